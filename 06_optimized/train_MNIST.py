@@ -1,0 +1,360 @@
+"""Everything that pays on this device, with the data on it and many steps in one call.
+
+python train_MNIST.py --steps 100                    one device
+horovodrun -np 4 python train_MNIST.py --steps 100   four devices
+"""
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import platform
+import re
+import signal
+import sys
+import tempfile
+import time
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors only: keeps the log readable
+# Some virtual machines announce AMX but trap it; AVX-512 is the safe choice for bfloat16.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+import keras
+import tensorflow as tf
+
+try:
+    import horovod.tensorflow as hvd  # Horovod: one process does without it
+except ImportError:
+    hvd = SimpleNamespace(init=lambda: None, rank=lambda: 0, size=lambda: 1, local_rank=lambda: 0)
+
+STAGE = "06_optimized"
+XLA = bool(tf.config.list_physical_devices("GPU"))  # stage 03: it pays on a GPU, not on a CPU
+WARMUP = 10  # steps kept out of the throughput: tracing, compiling, filling caches
+DATA = Path(__file__).resolve().parent.parent / "data" / "mnist.npz"
+
+
+def stop(message):
+    """End with one clear line."""
+    rank = f" (rank {hvd.rank()})" if hvd.size() > 1 else ""  # Horovod: say who stopped
+    sys.exit(f"{STAGE}{rank}: {message}")
+
+
+# --- data ---
+
+
+def get_dataset(path):
+    """Read and check all of MNIST, left as it is stored: one byte a pixel."""
+    try:
+        with np.load(path) as file:
+            x_train, y_train = file["x_train"], file["y_train"]
+            x_test, y_test = file["x_test"], file["y_test"]
+    except FileNotFoundError:
+        stop(f"no data at {path}: get it with ./workshop data, or name a file with --data")
+    except Exception as error:  # not a zip, cut short, an array missing
+        stop(f"{path} is not a whole mnist.npz ({error}): get it again with ./workshop data")
+    for x, y in ((x_train, y_train), (x_test, y_test)):
+        right = x.dtype == y.dtype == np.uint8 and x.shape == (*y.shape, 28, 28) and y.ndim == 1
+        if not right or y.size == 0 or y.max() > 9:
+            stop(f"{path} is not MNIST: images {x.dtype}{x.shape}, labels {y.dtype}{y.shape}")
+    return x_train[..., np.newaxis], x_test[..., np.newaxis], y_train, y_test
+
+
+def shuffle(args, images, epoch):
+    """This epoch's order of the images, a row of indices for each batch."""
+    order = tf.random.experimental.stateless_shuffle(
+        tf.range(len(images), dtype=tf.int64), seed=[args.seed, epoch]
+    )
+    wanted = args.steps_per_epoch * args.batch_size
+    return tf.reshape(order[:wanted], [args.steps_per_epoch, args.batch_size])
+
+
+def fetch_batch(data, order, i_batch):
+    images, labels = (tf.gather(part, order[i_batch]) for part in data)
+    return normalize(images), tf.cast(labels, tf.int32)
+
+
+def normalize(images):
+    return tf.cast(images, tf.float32) / 255
+
+
+# --- model ---
+
+
+class MNISTClassifier(keras.Model):
+    """Two convolutions, two dense layers, 1.2 million weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv_1 = keras.layers.Conv2D(32, 3, activation="relu")
+        self.conv_2 = keras.layers.Conv2D(64, 3, activation="relu")
+        self.pool = keras.layers.MaxPooling2D(2)
+        self.dropout_1 = keras.layers.Dropout(0.25)
+        self.flatten = keras.layers.Flatten()
+        self.dense_1 = keras.layers.Dense(128, activation="relu")
+        self.dropout_2 = keras.layers.Dropout(0.5)
+        self.dense_2 = keras.layers.Dense(10, dtype="float32")  # a softmax needs the digits
+
+    def call(self, images, training=False):
+        x = self.pool(self.conv_2(self.conv_1(images)))
+        x = self.flatten(self.dropout_1(x, training=training))
+        x = self.dropout_2(self.dense_1(x), training=training)
+        return self.dense_2(x)
+
+
+def compute_loss(y_true, y_pred):
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y_true, logits=y_pred)
+    return tf.reduce_mean(losses)
+
+
+# --- step ---
+
+
+def forward_pass(model, images, labels):
+    return compute_loss(labels, model(images, training=True))
+
+
+@tf.function(jit_compile=XLA)
+def compute_gradients(model, optimizer, data, order, i_batch):
+    images, labels = fetch_batch(data, order, i_batch)
+    with tf.GradientTape() as tape:
+        loss = forward_pass(model, images, labels)
+        scaled_loss = optimizer.scale_loss(loss)  # lifts small gradients into float16's range
+    return loss, tape.gradient(scaled_loss, model.trainable_variables)
+
+
+def average_over_ranks(loss, gradients):
+    if hvd.size() > 1:  # Horovod: one exchange for all tensors, so every rank sees the same loss
+        loss, *gradients = hvd.grouped_allreduce([loss, *gradients])
+    return loss, gradients
+
+
+def train_step(model, optimizer, data, order, i_batch):
+    loss, gradients = compute_gradients(model, optimizer, data, order, i_batch)
+    loss, gradients = average_over_ranks(loss, gradients)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    return loss
+
+
+@tf.function
+def train_steps(model, optimizer, data, order, first, count):
+    """Many steps in one call: Python is asked once, not once a step."""
+    losses = tf.TensorArray(tf.float32, count)
+    for i in tf.range(count):
+        losses = losses.write(i, train_step(model, optimizer, data, order, first + i))
+    return losses.stack()
+
+
+# --- loop ---
+
+
+def train_loop(args, model, optimizer, data, history):
+    with contextlib.ExitStack() as window:  # closes on the way out, so Ctrl+C loses no profile
+        while len(history.losses) < args.steps:
+            step = len(history.losses)
+            epoch, i_batch = divmod(step, args.steps_per_epoch)
+            if args.logdir and step == args.warmup and hvd.rank() == 0:  # Horovod: rank 0's profile
+                tf.profiler.experimental.start(str(args.logdir))
+                window.callback(tf.profiler.experimental.stop)
+            # the first call is the warm-up; no call goes past the end of an epoch
+            count = args.steps_per_call if step else args.warmup
+            count = min(count, args.steps_per_epoch - i_batch, args.steps - step)
+            start = time.perf_counter()
+            with tf.profiler.experimental.Trace("train", step_num=step, _r=1):  # a step marker
+                if i_batch == 0:
+                    order = shuffle(args, data[0], epoch)
+                losses = train_steps(model, optimizer, data, order, *tf.constant([i_batch, count]))
+                losses = losses.numpy().tolist()  # waits for the device, once a call
+            step_time = (time.perf_counter() - start) / count
+            if step:
+                window.close()
+            for loss in losses:
+                log_step(args, len(history.losses), loss, step_time)
+                history.losses.append(loss)
+                history.times.append(step_time)
+
+
+def log_step(args, step, loss, step_time):
+    if not np.isfinite(loss):
+        stop(f"the loss is {loss} at step {step}: try a smaller --lr than {args.lr}")
+    if step % args.log_every == 0:
+        throughput = args.batch_size * hvd.size() / step_time  # Horovod: all ranks' images count
+        logging.info(
+            f"{divmod(step, args.steps_per_epoch)}, Loss: {loss:.3f}, "
+            f"step_time: {step_time:.3f}, throughput: {throughput:.3f} img/s."
+        )
+
+
+def evaluate(model, x_test, y_test):
+    """The share of test images that the model gets right."""
+    right = 0
+    for i in range(0, len(x_test), 1000):
+        logits = model(normalize(x_test[i : i + 1000]), training=False)
+        right += np.count_nonzero(np.argmax(logits, axis=1) == y_test[i : i + 1000])
+    return right / len(x_test)
+
+
+def train_network(args):
+    x_train, x_test, y_train, y_test = get_dataset(args.data)
+    args.steps_per_epoch = len(x_train) // (args.batch_size * hvd.size())  # Horovod: shared out
+    if args.steps_per_epoch == 0:
+        stop(f"--batch-size {args.batch_size} is more than a rank's share of {len(x_train)} images")
+    args.steps = min(args.steps or sys.maxsize, args.epochs * args.steps_per_epoch)
+    args.warmup = min(WARMUP, (args.steps + 1) // 2)
+    with np.load(args.data) as file:
+        args.data_kind = "synthetic" if "synthetic" in file else "mnist"
+    if args.data_kind == "synthetic":
+        logging.warning("synthetic data, not MNIST: the accuracy says nothing about digits")
+    if hvd.size() > 1:  # Horovod: all ranks must train on the same data
+        sums = hvd.allgather_object(zlib.crc32(x_train) ^ zlib.crc32(y_train))
+        odd = [rank for rank, value in enumerate(sums) if value != sums[0]]
+        if odd:
+            stop(f"the data of rank {odd} is not that of rank 0: give all the same --data")
+
+    keras.mixed_precision.set_dtype_policy(args.precision or choose_precision())
+    model = MNISTClassifier()
+    model(normalize(x_test[:1]))  # the first call creates the weights
+    optimizer = keras.optimizers.Adam(args.lr * hvd.size())  # Horovod: larger batch, larger step
+    if model.compute_dtype == "float16":  # bfloat16 has float32's range and needs no scaling
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    optimizer.build(model.trainable_variables)
+    if hvd.size() > 1:  # Horovod: all start from rank 0's weights, now that they exist
+        hvd.broadcast_variables([v.value for v in model.weights + optimizer.variables], root_rank=0)
+
+    # Horovod: each rank keeps its own share of the images on its device
+    data = tuple(tf.constant(part[hvd.rank() :: hvd.size()]) for part in (x_train, y_train))
+    history = SimpleNamespace(losses=[], times=[], test_accuracy=None, interrupted=False)
+    try:
+        train_loop(args, model, optimizer, data, history)
+        if hvd.rank() == 0:  # Horovod: the weights are the same everywhere
+            history.test_accuracy = evaluate(model, x_test, y_test)
+    except KeyboardInterrupt:  # a normal way to stop
+        history.interrupted = True
+    return history
+
+
+# --- main ---
+
+
+def summarize(args, history):
+    """Print what the run came to; with --results, keep it as JSON."""
+    warmup, timed = history.times[: args.warmup], history.times[args.warmup :]
+    median, p95 = np.percentile(timed, [50, 95]).tolist() if timed else (None, None)
+    global_batch = args.batch_size * hvd.size()  # Horovod: all ranks' images count
+    results = {
+        "stage": STAGE,
+        "command": " ".join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "device": args.device,
+        "ranks": hvd.size(),
+        "batch_size": args.batch_size,
+        "global_batch": global_batch,
+        "precision": keras.mixed_precision.dtype_policy().name,
+        "xla": XLA,
+        "steps_timed": len(timed),
+        "warmup_steps": len(warmup),
+        "compile_s": median and round(max(0, sum(warmup) - len(warmup) * median), 3),
+        "step_ms_median": median and round(1000 * median, 3),
+        "step_ms_p95": median and round(1000 * p95, 3),
+        "img_per_s": median and round(global_batch / median, 1),
+        "final_loss": history.losses[-1] if history.losses else None,
+        "test_accuracy": history.test_accuracy,
+        "data": args.data_kind,
+        "seed": args.seed,
+        "versions": {module.__name__: module.__version__ for module in (tf, keras, np)},
+        "interrupted": history.interrupted,
+    }
+    print("\n".join(f"{name:<15} {value}" for name, value in results.items()), flush=True)
+    if args.results:  # written aside, then renamed: the file is whole or not there
+        part = args.results.with_name(f"{args.results.name}.{os.getpid()}")
+        part.write_text(json.dumps(results, indent=2) + "\n")
+        part.replace(args.results)
+
+
+def choose_device():
+    """This rank's GPU if the machine has any, else the CPU."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        # Horovod: one GPU a rank, unless the launcher lets this rank see one only
+        mine = 0 if os.environ.get("CUDA_VISIBLE_DEVICES", "").isdigit() else hvd.local_rank()
+        if mine >= len(gpus):
+            stop(f"no GPU left for local rank {mine}: this node has {len(gpus)}, start fewer ranks")
+        tf.config.set_visible_devices(gpus[mine], "GPU")
+        tf.config.experimental.set_memory_growth(gpus[mine], True)
+        return tf.config.experimental.get_device_details(gpus[mine])["device_name"]
+    cpuinfo = Path("/proc/cpuinfo")
+    names = re.findall("model name.*: (.*)", cpuinfo.read_text() if cpuinfo.exists() else "")
+    return f"CPU, {os.cpu_count()} cores, {(names or [platform.machine()])[0]}"
+
+
+def choose_precision():
+    """float16 where there are tensor cores for it; a CPU is fastest in float32 (stage 05)."""
+    gpus = tf.config.get_visible_devices("GPU")
+    if not gpus:
+        return "float32"
+    details = tf.config.experimental.get_device_details(gpus[0])
+    return "mixed_float16" if details.get("compute_capability", (0, 0)) >= (7, 0) else "float32"
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = stop
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--batch-size", "--batch_size", type=int, default=64)
+    parser.add_argument("--lr", type=float, default=0.001)
+    parser.add_argument("--steps", type=int, help="stop after this many steps in all")
+    parser.add_argument("--data", type=Path, default=os.environ.get("MNIST_NPZ", DATA))
+    parser.add_argument("--log-every", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--precision", choices=["float32", "mixed_float16", "mixed_bfloat16"])
+    parser.add_argument("--steps-per-call", type=int, default=50)
+    parser.add_argument("--logdir", type=Path, help="profile the second call into this folder")
+    parser.add_argument("--results", type=Path, help="write the summary to this JSON file")
+    args = parser.parse_args()
+    for name in ("epochs", "batch_size", "lr", "steps", "log_every", "seed", "steps_per_call"):
+        if getattr(args, name) is not None and not 0 < getattr(args, name) < 2**31:
+            stop(f"--{name.replace('_', '-')} must be greater than 0, not {getattr(args, name)}")
+    if args.logdir:
+        make_folder(args.logdir)
+    if args.results:
+        make_folder(args.results.parent)
+        if args.results.is_dir():
+            stop(f"--results {args.results} is a folder: name a file")
+    return args
+
+
+def make_folder(path):
+    """Find out now, not after the training, if nothing can be written there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        stop(f"cannot write to {path}: {error.strerror}")
+
+
+def main():
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # how a batch system says Ctrl+C
+    hvd.init()
+    args = parse_args()
+    # Horovod: processes that it did not join would each train alone
+    launchers = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+    started = max(int(os.environ.get(name, 1)) for name in launchers)
+    if started > hvd.size():
+        stop(f"{started} processes started, Horovod sees {hvd.size()}: use horovodrun (see README)")
+    level = logging.INFO if hvd.rank() == 0 else logging.ERROR  # Horovod: one rank logs
+    style = "%(asctime)s - %(levelname)s - %(message)s"
+    logging.basicConfig(level=level, format=style, stream=sys.stdout, force=True)
+    args.device = choose_device()
+    keras.utils.set_random_seed(args.seed + hvd.rank())  # Horovod: each rank its own dropout
+    history = train_network(args)
+    if hvd.rank() == 0:  # Horovod: one rank reports
+        summarize(args, history)
+    sys.exit(130 if history.interrupted else 0)
+
+
+if __name__ == "__main__":
+    main()
