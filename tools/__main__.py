@@ -1,0 +1,61 @@
+"""What `./workshop` runs once there is an environment. Imports stay inside: help is instant."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from tools.stages import ROOT, choose
+
+
+def at_least_one(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return value
+
+
+def run(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="./workshop run", description="Train the ladder's stages and compare them."
+    )
+    parser.add_argument("--stages", nargs="+", default=[], metavar="NN", help="for instance 00 02")
+    parser.add_argument("--steps", type=at_least_one, default=100, help="for each (default 100)")
+    parser.add_argument("--batch-size", type=at_least_one, default=64, help="default 64")
+    args = parser.parse_args(argv)
+    try:
+        stages = choose([name for text in args.stages for name in text.split(",") if name])
+    except ValueError as error:
+        print(f"workshop: {error}", file=sys.stderr)
+        return 2
+    from tools import ladder
+
+    return ladder.run(stages, args.steps, args.batch_size)
+
+
+def test(argv: list[str]) -> int:
+    if {"-h", "--help"} & set(argv):
+        print("usage: ./workshop test [pytest options, or a file of tests/]")
+        return 0
+    os.chdir(ROOT)
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *argv])
+
+
+def data(argv: list[str]) -> int:
+    from tools import data as module
+
+    return module.main(argv)
+
+
+def main() -> int:
+    command = {"run": run, "test": test, "data": data}[sys.argv[1]]
+    try:
+        return command(sys.argv[2:])
+    except KeyboardInterrupt:
+        print("\nworkshop: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

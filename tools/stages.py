@@ -1,0 +1,49 @@
+"""The ladder: which scripts there are, in which order, and the one idea of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Stage:
+    folder: str
+    change: str
+    step_cost: float  # rough, on a CPU, against the fastest: only for the time left
+    file: str = "train_MNIST.py"
+    profiles: bool = False  # takes --logdir and --profile-steps
+
+    @property
+    def number(self) -> str:
+        return self.folder[:2]
+
+    @property
+    def script(self) -> Path:
+        return ROOT / self.folder / self.file
+
+
+STAGES = (
+    Stage("00_baseline", "reads all data for every batch", 9),
+    Stage("01_line_profiler", "read once, tf.data pipeline", 3, file="train_MNIST_iofix.py"),
+    Stage("02_tf_function", "the step is a tf.function", 1),
+    Stage("03_xla", "gradients compiled by XLA", 4),
+    Stage("04_tf_profiler", "a window of steps profiled", 4, profiles=True),
+    Stage("05_reduced_precision", "mixed precision", 4, profiles=True),
+    Stage("06_optimized", "data on device, many steps a call", 1),
+)
+
+
+def choose(numbers: list[str]) -> list[Stage]:
+    """The stages named by number or folder, in the ladder's order; ValueError names a wrong one."""
+    if not numbers:
+        return list(STAGES)
+    known = {stage.number: stage for stage in STAGES} | {stage.folder: stage for stage in STAGES}
+    wrong = [number for number in numbers if number not in known]
+    if wrong:
+        names = ", ".join(stage.number for stage in STAGES)
+        raise ValueError(f"no stage {wrong[0]}. The stages are {names}")
+    wanted = {known[number] for number in numbers}
+    return [stage for stage in STAGES if stage in wanted]
