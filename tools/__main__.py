@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from tools.stages import ROOT, choose
+from tools.stages import ROOT, UnknownStage, choose
 
 
 def at_least_one(text: str) -> int:
@@ -16,22 +16,38 @@ def at_least_one(text: str) -> int:
     return value
 
 
+def add_size_options(parser: argparse.ArgumentParser, steps: int) -> None:
+    parser.add_argument("--steps", type=at_least_one, default=steps, help=f"default {steps}")
+    parser.add_argument("--batch-size", type=at_least_one, default=64, help="default 64")
+
+
 def run(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="./workshop run", description="Train the ladder's stages and compare them."
     )
     parser.add_argument("--stages", nargs="+", default=[], metavar="NN", help="for instance 00 02")
-    parser.add_argument("--steps", type=at_least_one, default=100, help="for each (default 100)")
-    parser.add_argument("--batch-size", type=at_least_one, default=64, help="default 64")
+    parser.add_argument("--ranks", type=at_least_one, default=1, help="processes (Horovod)")
+    add_size_options(parser, steps=100)
     args = parser.parse_args(argv)
-    try:
-        stages = choose([name for text in args.stages for name in text.split(",") if name])
-    except ValueError as error:
-        print(f"workshop: {error}", file=sys.stderr)
-        return 2
+    stages = choose([name for text in args.stages for name in text.split(",") if name])
     from tools import ladder
 
-    return ladder.run(stages, args.steps, args.batch_size)
+    return ladder.run(stages, args.steps, args.batch_size, args.ranks)
+
+
+def scale(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="./workshop scale", description="Weak scaling: the same batch on every rank."
+    )
+    parser.add_argument("--stage", default="06", metavar="NN", help="default 06")
+    parser.add_argument("--ranks", type=at_least_one, nargs="+", default=[1, 2], help="default 1 2")
+    parser.add_argument("--repeats", type=at_least_one, default=3, help="alternating; default 3")
+    add_size_options(parser, steps=100)
+    args = parser.parse_args(argv)
+    (stage,) = choose([args.stage])
+    from tools import scale as module
+
+    return module.run(stage, args.ranks, args.repeats, args.steps, args.batch_size)
 
 
 def test(argv: list[str]) -> int:
@@ -49,9 +65,12 @@ def data(argv: list[str]) -> int:
 
 
 def main() -> int:
-    command = {"run": run, "test": test, "data": data}[sys.argv[1]]
+    command = {"run": run, "scale": scale, "test": test, "data": data}[sys.argv[1]]
     try:
         return command(sys.argv[2:])
+    except UnknownStage as error:
+        print(f"workshop: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("\nworkshop: interrupted", file=sys.stderr)
         return 130

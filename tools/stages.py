@@ -36,14 +36,18 @@ STAGES = (
 )
 
 
+class UnknownStage(Exception):
+    """A stage was named that is not there."""
+
+
 def choose(numbers: list[str]) -> list[Stage]:
-    """The stages named by number or folder, in the ladder's order; ValueError names a wrong one."""
+    """The stages named by number or folder, in the ladder's order; all of them for no name."""
     if not numbers:
         return list(STAGES)
     known = {stage.number: stage for stage in STAGES} | {stage.folder: stage for stage in STAGES}
     wrong = [number for number in numbers if number not in known]
     if wrong:
         names = ", ".join(stage.number for stage in STAGES)
-        raise ValueError(f"no stage {wrong[0]}. The stages are {names}")
+        raise UnknownStage(f"no stage {wrong[0]}. The stages are {names}")
     wanted = {known[number] for number in numbers}
     return [stage for stage in STAGES if stage in wanted]

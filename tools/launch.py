@@ -1,0 +1,130 @@
+"""Run one stage as a reader would, in its own process or processes, and read what it came to."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from tools import data
+from tools.stages import ROOT, Stage
+
+LOG_LINE = re.compile(r"INFO - \((\d+), (\d+)\), Loss: .*throughput: ([\d.]+) img/s")
+Report = Callable[[int, float], None]  # steps done, img/s now
+
+
+@dataclass(frozen=True)
+class Job:
+    stage: Stage
+    steps: int
+    batch_size: int
+    ranks: int = 1
+    threads: int | None = None  # per rank; None leaves it to TensorFlow
+
+
+def results_folder() -> Path:
+    folder = Path(os.environ.get("WORKSHOP_RESULTS") or ROOT / "results")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def console() -> Console:
+    """Colour and width of the terminal; a file or a pipe has no width of its own."""
+    made = Console(highlight=False)
+    if not made.is_terminal:
+        made.width = 100
+    return made
+
+
+def command(job: Job, results: Path) -> list[str]:
+    words = [sys.executable, str(job.stage.script), "--steps", str(job.steps)]
+    words += ["--batch-size", str(job.batch_size), "--data", str(data.DEFAULT_PATH)]
+    words += ["--results", str(results)]
+    if job.stage.profiles:
+        first, last = min(10, job.steps // 2), min(20, job.steps - 1)
+        words += ["--logdir", str(results_folder() / "logs" / results.stem)]
+        words += ["--profile-steps", str(first), str(last)]
+    if job.ranks > 1:
+        words = [horovodrun(), "--gloo", "-np", str(job.ranks), *words]
+    return words
+
+
+def horovodrun() -> str:
+    """The launcher that belongs to this Python; in a container it may be elsewhere on PATH."""
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return shutil.which("horovodrun", path=places) or "horovodrun"
+
+
+def environment(job: Job) -> dict[str, str]:
+    """On a CPU the ranks must share the cores, or they fight over them."""
+    extra = {}
+    if job.threads:
+        extra = {name: str(job.threads) for name in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS")}
+        extra["TF_NUM_INTEROP_THREADS"] = str(job.threads)
+    return {**os.environ, **extra}
+
+
+def train(job: Job, name: str = "", report: Report = lambda done, speed: None) -> dict:
+    """Run a stage; its results, with `failed` saying why where it did."""
+    name = name or job.stage.folder
+    results = results_folder() / f"{name}.json"
+    results.unlink(missing_ok=True)
+    log, errors = results.with_suffix(".log"), results.with_suffix(".err")
+    done = 0
+    with log.open("w") as copy, started(job, results, errors) as process:
+        for line in process.stdout or ():
+            copy.write(line)
+            found = LOG_LINE.search(line)
+            if found:
+                done += 1
+                report(done, float(found[3]))
+    row = {"stage": job.stage.folder, "change": job.stage.change}
+    try:
+        row |= json.loads(results.read_text()) | {"stage": job.stage.folder}
+    except (OSError, ValueError):
+        row["failed"] = "it wrote no results"
+    if process.returncode:
+        row["failed"] = last_words(process.returncode, errors)
+    return row
+
+
+@contextmanager
+def started(job: Job, results: Path, errors: Path) -> Iterator[subprocess.Popen[str]]:
+    """The stage's process; Ctrl+C here reaches it, and it always ends before we go on."""
+    with errors.open("w") as err:
+        process = subprocess.Popen(
+            command(job, results),
+            env=environment(job),
+            stdout=subprocess.PIPE,
+            stderr=err,
+            text=True,
+        )
+        try:
+            yield process
+            process.wait()
+        except BaseException:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            raise
+
+
+def last_words(status: int, errors: Path) -> str:
+    """Why a stage failed: its last line on stderr, or how it died."""
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    lines = [line.strip() for line in errors.read_text(errors="replace").splitlines()]
+    return next((line for line in reversed(lines) if line), f"exit status {status}")
