@@ -1,0 +1,18 @@
+"""The commands of ./workshop, as data; the launcher reads this first, so any Python 3 can."""
+
+COMMANDS = (
+    ("run", "train every stage in turn and show the ladder: a table and a chart"),
+    ("scale", "train one stage on 1, 2, ... ranks and show how it scales"),
+    ("test", "run the whole test suite, Horovod included"),
+    ("data", "put verified MNIST at data/mnist.npz"),
+    ("setup", "make the Python environment only; --test and --horovod add to it"),
+)
+NAMES = tuple(name for name, _ in COMMANDS)
+
+
+def usage():
+    """The text of `./workshop --help`."""
+    lines = ["usage: ./workshop COMMAND [options]", ""]
+    lines += ["  " + name.ljust(8) + what for name, what in COMMANDS]
+    lines += ["", "./workshop COMMAND --help says more about one of them."]
+    return "\n".join(lines)

@@ -1,0 +1,307 @@
+"""Makes sure of a Python environment, then hands over to `python -m tools`.
+
+Outside a container that is a venv (.venv, or $WORKSHOP_VENV) from the pinned requirements; a stamp
+in it says what it holds, so that the next start costs nothing. Inside an Apptainer container it is
+the container's own Python. Standard library only: this runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from tools.logged_run import Problem, failure, run_logged, say
+from tools.machine import FLAVOURS, choose_tensorflow, in_container
+
+ROOT = Path(__file__).resolve().parent.parent
+REQUIREMENTS = {"run": "requirements.txt", "test": "requirements-test.txt"}
+IMPORTS = {  # what must be there in a container that brings its own Python
+    "run": "tensorflow keras line_profiler matplotlib numpy rich tensorboard "
+    "tensorboard_plugin_profile",
+    "test": "pytest pytest_timeout ruff",
+}
+NEWER_PIP = "pip==24.3.1"  # Python 3.9 may bring one that does not know today's wheels
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+# `-m tools` would prefer a `tools` folder of the reader's working directory to ours.
+START_TOOLS = (
+    "import runpy, sys; sys.path[0] = sys.argv.pop(1); "
+    "runpy.run_module('tools', run_name='__main__', alter_sys=True)"
+)
+
+
+# --- the venv and its stamp ---
+
+
+def venv_folder() -> Path:
+    return Path(os.environ.get("WORKSHOP_VENV") or ROOT / ".venv").expanduser().absolute()
+
+
+def python_of(folder: Path) -> str:
+    return str(folder / "bin" / "python")
+
+
+def log_of(folder: Path) -> Path:
+    """Beside the venv, so that it outlives a venv that failed."""
+    return folder.with_name(folder.name + "-install.log")
+
+
+def read_stamp(folder: Path) -> dict:
+    """What the environment holds; empty when there is none."""
+    try:
+        return dict(json.loads((folder / "workshop.json").read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def write_stamp(folder: Path, stamp: dict) -> None:
+    new = folder / "workshop.json.new"
+    new.write_text(json.dumps(stamp, indent=1) + "\n")
+    new.replace(folder / "workshop.json")
+
+
+def digests(layers: list[str]) -> dict[str, str]:
+    return {
+        layer: hashlib.sha256((ROOT / REQUIREMENTS[layer]).read_bytes()).hexdigest()
+        for layer in layers
+    }
+
+
+def python_fits(folder: Path, stamp: dict) -> bool:
+    """Keep a venv of another Python version as long as it works, unless one was asked for."""
+    if stamp.get("python") == PYTHON:
+        return os.access(python_of(folder), os.X_OK)
+    if os.environ.get("WORKSHOP_PYTHON"):
+        return False
+    ask = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        answer = subprocess.run(
+            [python_of(folder), "-I", "-c", ask], capture_output=True, text=True
+        )
+    except OSError:
+        return False
+    return answer.stdout.strip() == stamp.get("python")
+
+
+def plan(folder: Path, layers: list[str], tensorflow: str) -> str:
+    """'ready', 'update' (pip again, in place) or 'remake' (from nothing)."""
+    stamp = read_stamp(folder)
+    if not stamp.get("complete") or stamp.get("tensorflow") != tensorflow:
+        return "remake"
+    if not python_fits(folder, stamp):
+        return "remake"
+    held = stamp.get("layers", {})
+    return "ready" if digests(layers).items() <= held.items() else "update"
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One ./workshop at a time may change the environment; a second one waits."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        handle = folder.with_name(folder.name + ".lock").open("a")
+    except OSError as error:
+        raise Problem(
+            f"cannot write in {folder.parent} ({error.strerror}). Name a folder of yours for the "
+            "environment: WORKSHOP_VENV=$HOME/workshop-venv ./workshop ..."
+        ) from None
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("Another ./workshop is making the environment: waiting for it.")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError:
+            pass  # a file system without locks
+        yield
+
+
+def pip_doing(line: str) -> str | None:
+    if line.startswith("Installing collected packages"):
+        return "unpacking"
+    found = re.match(r"\s*(Collecting|Downloading|Using cached) ([^-=<>;\s]+)", line)
+    return " ".join(found.groups()) if found else None
+
+
+def pip_install(folder: Path, arguments: list[str], title: str) -> None:
+    log = log_of(folder)
+    # -I and PIP_USER=0: neither PYTHONPATH nor a user's pip settings may divert packages.
+    pip = [python_of(folder), "-I", "-m", "pip", "install", "--disable-pip-version-check"]
+    pip += ["--no-input", "--progress-bar", "off", "--only-binary", ":all:", *arguments]
+    if run_logged(pip, log, title, pip_doing, env={**os.environ, "PIP_USER": "0"}) != 0:
+        raise failure("pip could not install the environment", log)
+
+
+def install(folder: Path, layers: list[str], tensorflow: str) -> None:
+    """pip into an existing venv; until it is done the stamp says incomplete."""
+    before = read_stamp(folder)
+    layers = [layer for layer in REQUIREMENTS if layer in {*layers, *before.get("layers", {})}]
+    files = [argument for layer in layers for argument in ("-r", str(ROOT / REQUIREMENTS[layer]))]
+    write_stamp(folder, {**before, "complete": False})
+    try:
+        pip_install(folder, [tensorflow, *files], "Installing")
+    except Problem:
+        write_stamp(folder, before)
+        raise
+    held = {"python": PYTHON, **before, "tensorflow": tensorflow, "layers": digests(layers)}
+    write_stamp(folder, {**held, "complete": True})
+
+
+def make_venv(folder: Path) -> None:
+    folder.mkdir()
+    write_stamp(folder, {"complete": False})  # first, so that an interrupted one is known as ours
+    # Not sys.executable: that may be the python of the very venv that is being remade.
+    base = getattr(sys, "_base_executable", sys.executable)
+    command, log = [base, "-I", "-m", "venv", str(folder)], log_of(folder)
+    if run_logged(command, log, "Making the venv", lambda line: None) == 0:
+        return
+    if "ensurepip" in log.read_text(errors="replace"):
+        raise Problem(
+            f"{base} cannot make a venv: ensurepip is missing. Type: sudo apt install "
+            f"python{PYTHON}-venv, or name another Python: WORKSHOP_PYTHON=/path/to/python3"
+        )
+    raise failure(f"{base} cannot make a venv", log)
+
+
+def remake(folder: Path, layers: list[str], tensorflow: str) -> None:
+    """A new venv; one that worked is put back if that fails (no network, say)."""
+    if folder.exists() and any(folder.iterdir()) and not (folder / "workshop.json").exists():
+        raise Problem(
+            f"{folder} was not made by ./workshop. Move it away, or name another folder: "
+            "WORKSHOP_VENV=$HOME/workshop-venv ./workshop ..."
+        )
+    aside = folder.with_name(folder.name + ".old")
+    shutil.rmtree(aside, ignore_errors=True)
+    if folder.exists():
+        folder.rename(aside)
+    try:
+        make_venv(folder)
+        if PYTHON == "3.9":
+            pip_install(folder, [NEWER_PIP], "Updating pip")
+        install(folder, layers, tensorflow)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        if read_stamp(aside).get("complete"):
+            aside.rename(folder)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def ensure_venv(layers: list[str]) -> Path:
+    """The folder of a venv that holds the layers, made or mended where needed."""
+    folder = venv_folder()
+    tensorflow = choose_tensorflow(read_stamp(folder).get("tensorflow"))
+    if plan(folder, layers, tensorflow) == "ready":
+        return folder
+    with locked(folder):
+        todo = plan(folder, layers, tensorflow)  # again: another ./workshop may have made it
+        if todo == "ready":
+            return folder
+        started = time.monotonic()
+        why = FLAVOURS[tensorflow.split("==")[0]]
+        verb = "Making" if todo == "remake" else "Updating"
+        say(f"{verb} the environment {folder} (Python {PYTHON}, {tensorflow}: {why}).")
+        (remake if todo == "remake" else install)(folder, layers, tensorflow)
+        say(f"The environment is ready, after {time.monotonic() - started:.0f} s.")
+    return folder
+
+
+# --- a container's own Python ---
+
+
+def has_module(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def use_own_python() -> bool:
+    choice = os.environ.get("WORKSHOP_PYTHON_ENV")
+    if choice not in (None, "", "system", "venv"):
+        raise Problem(f"WORKSHOP_PYTHON_ENV={choice}: it is either system or venv.")
+    if choice:
+        return choice == "system"
+    return in_container() and has_module("tensorflow")
+
+
+def check_own_python(layers: list[str], with_horovod: bool) -> None:
+    names = [name for layer in layers for name in IMPORTS[layer].split()]
+    names += ["horovod"] if with_horovod else []
+    missing = [name for name in names if not has_module(name)]
+    if missing:
+        raise Problem(
+            f"the Python here, {sys.executable}, lacks: {', '.join(missing)}. Install them there "
+            "(versions: requirements.txt), or WORKSHOP_PYTHON_ENV=venv for an environment of its own."
+        )
+    say(f"Using the Python that is here, {sys.executable}; nothing is installed.")
+
+
+# --- starting ---
+
+
+def hand_over(python: str, argv: list[str], venv: Path | None = None) -> NoReturn:
+    """Become `python -m tools ...`, whatever the working directory is."""
+    env = dict(os.environ)
+    if venv:
+        # A PYTHONPATH from elsewhere would put other packages before the pinned ones.
+        env.pop("PYTHONHOME", None)
+        env["PYTHONPATH"] = str(ROOT)
+        env["VIRTUAL_ENV"] = str(venv)
+        env["PATH"] = os.pathsep.join([str(venv / "bin"), env.get("PATH", os.defpath)])
+    else:
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
+    os.execve(python, [python, "-c", START_TOOLS, str(ROOT), *argv], env)
+
+
+def start(argv: list[str]) -> int:
+    command, options = argv[0], argv[1:]
+    if {"-h", "--help"} & set(options) and command not in ("setup", "data"):
+        hand_over(sys.executable, argv)  # their help needs no environment
+    if command == "setup" and not set(options) <= {"--test", "--horovod"}:
+        say("usage: ./workshop setup [--test] [--horovod]")
+        return 0 if {"-h", "--help"} & set(options) else 2
+    with_horovod = "--horovod" in options or command == "scale"
+    with_horovod |= command == "run" and any(word.startswith("--ranks") for word in options)
+    with_horovod |= command == "test" and os.environ.get("WORKSHOP_HOROVOD") != "0"
+    # The test layer also holds what Horovod is built with, and imports.
+    wants_test = with_horovod or command == "test" or "--test" in options
+    layers = ["run", "test"] if wants_test else ["run"]
+    folder = None
+    if use_own_python():
+        check_own_python(layers, with_horovod)
+    else:
+        folder = ensure_venv(layers)
+        if with_horovod:
+            from tools.horovod_build import ensure_horovod
+
+            ensure_horovod(folder)
+    if command == "setup":
+        say(f"Ready: {folder or sys.executable}")
+        return 0
+    hand_over(python_of(folder) if folder else sys.executable, argv, folder)
+
+
+def main(argv: list[str]) -> int:
+    """Run a command that ./workshop has found valid; returns only when nothing was started."""
+    for number in (signal.SIGTERM, signal.SIGHUP):  # tidy up as after Ctrl+C
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays nohup
+            signal.signal(number, lambda received, _: sys.exit(128 + received))
+    try:
+        return start(argv)
+    except Problem as problem:
+        say(f"workshop: {problem}")
+        return 1
+    except OSError as error:
+        say(f"workshop: {error}")
+        return 1

@@ -1,0 +1,116 @@
+"""Long commands (pip, a build) with their output in a log and one progress line on the screen.
+
+Standard library only: this runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PLAIN_EVERY_S = 15.0  # between lines where the output is not a terminal
+NO_NETWORK = re.compile(
+    r"Failed to establish a new connection|name resolution|NameResolutionError|ProxyError"
+    r"|Network is unreachable|ConnectTimeoutError|Cannot connect to proxy"
+)
+# pip says these after the line that matters
+BOILERPLATE = re.compile(
+    r"subprocess-exited-with-error|Failed building wheel|Failed to build|issue with the package"
+    r"|No matching distribution|exit code: \d"
+)
+
+
+class Problem(Exception):
+    """Something the user can mend: shown as one clear line, never as a traceback."""
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class ProgressLine:
+    """One line that is rewritten on a terminal; now and then a plain line elsewhere."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.started = self.last_plain = time.monotonic()
+        self.terminal = sys.stderr.isatty()
+
+    def show(self, doing: str) -> None:
+        now = time.monotonic()
+        text = f"{self.title}: {now - self.started:.0f} s  {doing}".rstrip()
+        if self.terminal:
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r\x1b[2K{text[:width]}", end="", file=sys.stderr, flush=True)
+        elif now - self.last_plain >= PLAIN_EVERY_S:
+            self.last_plain = now
+            say(text)
+
+    def clear(self) -> None:
+        if self.terminal:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+
+
+def run_logged(
+    command: list[str],
+    log: Path,
+    title: str,
+    doing: Callable[[str], str | None],
+    env: dict[str, str] | None = None,
+) -> int:
+    """Run a command and return its exit status; `doing` turns a line of its output into a word."""
+    line, word = ProgressLine(title), ""
+    with log.open("w") as output, log.open(errors="replace") as tail:
+        # A session of its own, so that ending it also ends the compilers it started.
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=env,
+            start_new_session=True,
+        )
+        try:
+            while process.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(0.3)
+                for text in tail.readlines():
+                    word = doing(text) or word
+                line.show(word)
+        finally:
+            line.clear()
+            if process.poll() is None:
+                end_session(process)
+    return process.returncode
+
+
+def end_session(process: subprocess.Popen) -> None:
+    """Ask it and its children to stop; insist after a few seconds."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+
+
+def failure(what: str, log: Path) -> Problem:
+    """The Problem of a failed command: what failed, why if the log says so, where the log is."""
+    text = log.read_text(errors="replace")
+    if NO_NETWORK.search(text):
+        return Problem(
+            f"{what}: the package index cannot be reached. Run ./workshop setup where there is a "
+            f"network (a login node, say), or set HTTPS_PROXY. All of it: {log}"
+        )
+    lines = [s.strip() for s in text.splitlines() if s.strip() and not s.startswith("WARNING")]
+    errors = [s for s in lines if re.search(r"error\b", s, re.I) and not BOILERPLATE.search(s)]
+    for shown in (errors or lines)[-4:]:
+        say(f"  {shown[:200]}")
+    return Problem(f"{what}: the last errors are above, all of it is in {log}")
