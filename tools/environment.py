@@ -242,7 +242,7 @@ def check_own_python(layers: list[str], with_horovod: bool) -> None:
     if missing:
         raise Problem(
             f"the Python here, {sys.executable}, lacks: {', '.join(missing)}. Install them there "
-            "(versions: requirements.txt), or WORKSHOP_PYTHON_ENV=venv for an environment of its own."
+            "(versions: requirements.txt), or WORKSHOP_PYTHON_ENV=venv for a venv."
         )
     say(f"Using the Python that is here, {sys.executable}; nothing is installed.")
 
