@@ -1,0 +1,58 @@
+"""Stage 01's claim: most of the time goes into fetching data before the fix, and not after it."""
+
+from __future__ import annotations
+
+import linecache
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from line_profiler import load_stats
+
+from tests.conftest import run_script, stage_environment
+from tools.stages import ROOT
+
+FOLDER = "01_line_profiler"
+
+
+def profiled(file: str, mnist: Path, cwd: Path) -> Path:
+    """Run a script under kernprof, as the README says; the profile it leaves."""
+    script = ROOT / FOLDER / file
+    command = [sys.executable, "-m", "kernprof", "-l", str(script)]
+    command += ["--data", str(mnist), "--steps", "15", "--log-every", "5"]
+    process = subprocess.run(
+        command, cwd=cwd, env=stage_environment(), capture_output=True, text=True, timeout=300
+    )
+    assert process.returncode == 0, process.stderr
+    return cwd / f"{file}.lprof"
+
+
+def share_of_fetching(profile: Path, file: str) -> float:
+    """How much of train_loop's time its fetch_batch line takes."""
+    source = str(ROOT / FOLDER / file)
+    stats = load_stats(str(profile))
+    (lines,) = [rows for (_, _, name), rows in stats.timings.items() if name == "train_loop"]
+    times = {linecache.getline(source, number): time for number, _, time in lines}
+    (fetching,) = [time for text, time in times.items() if "fetch_batch(" in text]
+    return fetching / sum(times.values())
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("file", "lowest", "highest"),
+    [("train_MNIST.py", 0.5, 1.0), ("train_MNIST_iofix.py", 0.0, 0.25)],
+)
+def test_where_the_time_goes(
+    file: str, lowest: float, highest: float, mnist: Path, tmp_path: Path
+) -> None:
+    share = share_of_fetching(profiled(file, mnist, tmp_path), file)
+    assert lowest < share < highest
+
+
+@pytest.mark.parametrize("file", ["train_MNIST.py", "train_MNIST_iofix.py"])
+def test_plain_python_profiles_nothing(file: str, small: Path, tmp_path: Path) -> None:
+    options = ["--data", small, "--batch-size", 16, "--steps", 2]
+    process = run_script((FOLDER, file), *options, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert list(tmp_path.iterdir()) == []
