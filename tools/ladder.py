@@ -67,20 +67,14 @@ def run(stages: list[Stage], steps: int, batch_size: int, ranks: int) -> int:
         f"{len(stages)} stages of {steps} steps, batch {batch_size}, ranks {ranks}, data {kind}"
     )
     rows: list[dict] = []
-    interrupted = False
-    try:
-        for row in run_stages(stages, steps, batch_size, ranks, console):
-            rows.append(row)
-            interrupted = row.get("interrupted", False)
-            if interrupted:
-                break
-    except KeyboardInterrupt:
-        interrupted = True
-    if rows:
-        table.show(rows, console)
-        for path in table.write(rows, results):
-            console.print(f"wrote {os.path.relpath(path)}", markup=False)
-    if interrupted:
+    for row in run_stages(stages, steps, batch_size, ranks, console):
+        rows.append(row)
+        if row.get("interrupted"):
+            break
+    table.show(rows, console)
+    for path in table.write(rows, results):
+        console.print(f"wrote {os.path.relpath(path)}", markup=False)
+    if rows[-1].get("interrupted"):
         return 130
     for row in rows:
         if "failed" in row:

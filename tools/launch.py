@@ -9,10 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from rich.console import Console
 
@@ -80,28 +80,8 @@ def train(job: Job, name: str = "", report: Report = lambda done, speed: None) -
     results = results_folder() / f"{name}.json"
     results.unlink(missing_ok=True)
     log, errors = results.with_suffix(".log"), results.with_suffix(".err")
-    done = 0
-    with log.open("w") as copy, started(job, results, errors) as process:
-        for line in process.stdout or ():
-            copy.write(line)
-            found = LOG_LINE.search(line)
-            if found:
-                done += 1
-                report(done, float(found[3]))
     row = {"stage": job.stage.folder, "change": job.stage.change}
-    try:
-        row |= json.loads(results.read_text()) | {"stage": job.stage.folder}
-    except (OSError, ValueError):
-        row["failed"] = "it wrote no results"
-    if process.returncode:
-        row["failed"] = last_words(process.returncode, errors)
-    return row
-
-
-@contextmanager
-def started(job: Job, results: Path, errors: Path) -> Iterator[subprocess.Popen[str]]:
-    """The stage's process; Ctrl+C here reaches it, and it always ends before we go on."""
-    with errors.open("w") as err:
+    with log.open("w") as copy, errors.open("w") as err:
         process = subprocess.Popen(
             command(job, results),
             env=environment(job),
@@ -110,16 +90,39 @@ def started(job: Job, results: Path, errors: Path) -> Iterator[subprocess.Popen[
             text=True,
         )
         try:
-            yield process
-            process.wait()
-        except BaseException:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            raise
+            follow(process, copy, report)
+        except KeyboardInterrupt:  # it reached the stage too, which now sums up what it did
+            row["interrupted"] = True
+            copy.write(let_it_end(process))
+    try:
+        row |= json.loads(results.read_text()) | {"stage": job.stage.folder}
+    except (OSError, ValueError):
+        row["failed"] = "interrupted" if "interrupted" in row else "it wrote no results"
+    if process.returncode and not row.get("interrupted"):
+        row["failed"] = last_words(process.returncode, errors)
+    return row
+
+
+def follow(process: subprocess.Popen[str], copy: TextIO, report: Report) -> None:
+    """Copy what the stage prints, and report its steps, until it ends."""
+    done = 0
+    for line in process.stdout or ():
+        copy.write(line)
+        found = LOG_LINE.search(line)
+        if found:
+            done += 1
+            report(done, float(found[3]))
+    process.wait()
+
+
+def let_it_end(process: subprocess.Popen[str]) -> str:
+    """What the stage still says after Ctrl+C; one that did not get it is told, then made to end."""
+    for number in (signal.SIGINT, signal.SIGKILL):
+        try:
+            return process.communicate(timeout=10)[0]
+        except subprocess.TimeoutExpired:
+            process.send_signal(number)
+    return process.communicate()[0]
 
 
 def last_words(status: int, errors: Path) -> str:
