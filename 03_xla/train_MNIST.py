@@ -20,6 +20,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl+C while TensorFlow loads: just end
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors only: keeps the log readable
 import keras
@@ -157,6 +159,8 @@ def log_step(args, step, loss, step_time):
             f"{divmod(step, args.steps_per_epoch)}, Loss: {loss:.3f}, "
             f"step_time: {step_time:.3f}, throughput: {throughput:.3f} img/s."
         )
+    if args.interrupted and hvd.rank() == 0:  # Horovod: when rank 0 leaves, the others follow
+        raise KeyboardInterrupt
 
 
 def evaluate(model, x_test, y_test):
@@ -193,13 +197,13 @@ def train_network(args):
         hvd.broadcast_variables([v.value for v in model.weights + optimizer.variables], root_rank=0)
 
     batches = make_batches(args, x_train, y_train)
-    history = SimpleNamespace(losses=[], times=[], test_accuracy=None, interrupted=False)
+    history = SimpleNamespace(losses=[], times=[], test_accuracy=None)
     try:
         train_loop(args, model, optimizer, batches, history)
         if hvd.rank() == 0:  # Horovod: the weights are the same everywhere
             history.test_accuracy = evaluate(model, x_test, y_test)
     except KeyboardInterrupt:  # a normal way to stop
-        history.interrupted = True
+        pass
     return history
 
 
@@ -231,13 +235,17 @@ def summarize(args, history):
         "data": args.data_kind,
         "seed": args.seed,
         "versions": {module.__name__: module.__version__ for module in (tf, keras, np)},
-        "interrupted": history.interrupted,
+        "interrupted": args.interrupted,
     }
     print("\n".join(f"{name:<15} {value}" for name, value in results.items()), flush=True)
     if args.results:  # written aside, then renamed: the file is whole or not there
         part = args.results.with_name(f"{args.results.name}.{os.getpid()}")
-        part.write_text(json.dumps(results, indent=2) + "\n")
-        part.replace(args.results)
+        try:
+            part.write_text(json.dumps(results, indent=2) + "\n")
+            part.replace(args.results)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            stop(f"cannot write {args.results}: {error.strerror}")
 
 
 def choose_device():
@@ -245,7 +253,7 @@ def choose_device():
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         # Horovod: one GPU a rank, unless the launcher lets this rank see one only
-        mine = 0 if os.environ.get("CUDA_VISIBLE_DEVICES", "").isdigit() else hvd.local_rank()
+        mine = hvd.local_rank() if "," in os.environ.get("CUDA_VISIBLE_DEVICES", ",") else 0
         if mine >= len(gpus):
             stop(f"no GPU left for local rank {mine}: this node has {len(gpus)}, start fewer ranks")
         tf.config.set_visible_devices(gpus[mine], "GPU")
@@ -269,8 +277,9 @@ def parse_args():
     parser.add_argument("--results", type=Path, help="write the summary to this JSON file")
     args = parser.parse_args()
     for name in ("epochs", "batch_size", "lr", "steps", "log_every", "seed"):
-        if getattr(args, name) is not None and not 0 < getattr(args, name) < 2**31:
-            stop(f"--{name.replace('_', '-')} must be greater than 0, not {getattr(args, name)}")
+        value, limit = getattr(args, name), float("inf") if name == "lr" else 2**31
+        if value is not None and not 0 < value < limit:
+            stop(f"--{name.replace('_', '-')} must be greater than 0, not {value}")
     if args.results:
         make_folder(args.results.parent)
         if args.results.is_dir():
@@ -288,7 +297,6 @@ def make_folder(path):
 
 
 def main():
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # how a batch system says Ctrl+C
     hvd.init()
     args = parse_args()
     # Horovod: processes that it did not join would each train alone
@@ -300,11 +308,24 @@ def main():
     style = "%(asctime)s - %(levelname)s - %(message)s"
     logging.basicConfig(level=level, format=style, stream=sys.stdout, force=True)
     args.device = choose_device()
+    args.interrupted = False
+
+    def interrupt(number, _):  # heeded after the step; a second one ends the process at once
+        args.interrupted = True
+        signal.signal(number, signal.SIG_DFL)
+
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGTERM, interrupt)  # how a batch system says Ctrl+C
     keras.utils.set_random_seed(args.seed + hvd.rank())  # Horovod: each rank its own dropout
-    history = train_network(args)
+    try:
+        history = train_network(args)
+    except tf.errors.UnknownError as error:  # Horovod: an exchange ends so when a rank is gone
+        if "Horovod" not in str(error):
+            raise
+        stop("another rank stopped")
     if hvd.rank() == 0:  # Horovod: one rank reports
         summarize(args, history)
-    sys.exit(130 if history.interrupted else 0)
+    sys.exit(130 if args.interrupted else 0)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
+import json
+import logging
 import os
+import re
+import signal
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,12 +23,31 @@ import pytest
 from tools import data
 from tools.stages import ROOT, STAGES
 
+# As stages 05 and 06 do, before any operation: a machine may announce AMX and yet trap it.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
 # Every script of the ladder, as (folder, file): 01 has two.
 SCRIPTS = [
     (stage.folder, file.name)
     for stage in STAGES
     for file in sorted((ROOT / stage.folder).glob("train_MNIST*.py"))
 ]
+
+
+LOG_LINE = re.compile(
+    r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - INFO - \((?P<epoch>\d+), (?P<batch>\d+)\), "
+    r"Loss: (?P<loss>\d+\.\d{3}), step_time: (?P<time>\d+\.\d{3}), "
+    r"throughput: (?P<speed>\d+\.\d{3}) img/s\.$",
+    re.M,
+)
+# What TensorFlow's C++ side says on its own: no reader can act on it.
+NOISE = re.compile(r"^(I0000 |WARNING: All log messages before absl)")
+
+
+def stages(*numbers: str) -> list[tuple[str, str]]:
+    """The scripts of these folders, given by number."""
+    return [script for script in SCRIPTS if script[0][:2] in numbers]
 
 
 def script_id(script: tuple[str, str]) -> str:
@@ -48,6 +75,7 @@ def small(mnist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stage_environment(**extra: str) -> dict[str, str]:
     """This environment without what a launcher, a batch job or a user may have set."""
     drop = ("HOROVOD", "OMPI_", "PMI_", "SLURM_", "MNIST_NPZ", "CUDA_VISIBLE", "LINE_PROFILE")
+    drop += ("ONEDNN_", "TF_")  # a stage sets what it needs itself
     kept = {name: value for name, value in os.environ.items() if not name.startswith(drop)}
     return {**kept, **extra}
 
@@ -73,5 +101,61 @@ def load_script(script: tuple[str, str]) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"{script[0]}_{path.stem}".lstrip("0"), path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # tf.function looks there for the source
     spec.loader.exec_module(module)
     return module
+
+
+class Ended(NamedTuple):
+    """How a stage's main() ended, told as its process would have."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+def run_main(module: ModuleType, *options: object) -> Ended:
+    """main() in this process: spares the import of TensorFlow for every case."""
+    out, err = io.StringIO(), io.StringIO()
+    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    root, argv = logging.getLogger(), sys.argv
+    handlers, level = root.handlers[:], root.level
+    sys.argv = [f"{module.__name__}.py", *map(str, options)]
+    code: object = 0
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            module.main()
+    except SystemExit as end:
+        code = end.code or 0
+    except KeyboardInterrupt:  # what the interpreter would do
+        code = -signal.SIGINT
+        traceback.print_exc(file=err)
+    finally:
+        sys.argv = argv
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        for number, handler in signals.items():
+            signal.signal(number, handler)
+        module.keras.mixed_precision.set_dtype_policy("float32")
+    if isinstance(code, str):  # sys.exit(text) prints it and exits with 1
+        err.write(f"{code}\n")
+        code = 1
+    assert isinstance(code, int)
+    return Ended(code, out.getvalue(), err.getvalue())
+
+
+def said(stderr: str) -> list[str]:
+    """The lines of stderr that are a stage's own."""
+    return [line for line in stderr.splitlines() if line.strip() and not NOISE.match(line)]
+
+
+def losses(stdout: str) -> list[str]:
+    return [match["loss"] for match in LOG_LINE.finditer(stdout)]
+
+
+def read_results(path: Path) -> dict:
+    return json.loads(path.read_text())
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}

@@ -80,7 +80,8 @@ def train(job: Job, name: str = "", report: Report = lambda done, speed: None) -
     results = results_folder() / f"{name}.json"
     results.unlink(missing_ok=True)
     log, errors = results.with_suffix(".log"), results.with_suffix(".err")
-    row = {"stage": job.stage.folder, "change": job.stage.change}
+    row: dict = {"stage": job.stage.folder, "change": job.stage.change}
+    interrupted = False
     with log.open("w") as copy, errors.open("w") as err:
         process = subprocess.Popen(
             command(job, results),
@@ -92,13 +93,14 @@ def train(job: Job, name: str = "", report: Report = lambda done, speed: None) -
         try:
             follow(process, copy, report)
         except KeyboardInterrupt:  # it reached the stage too, which now sums up what it did
-            row["interrupted"] = True
+            interrupted = True
             copy.write(let_it_end(process))
     try:
         row |= json.loads(results.read_text()) | {"stage": job.stage.folder}
     except (OSError, ValueError):
-        row["failed"] = "interrupted" if "interrupted" in row else "it wrote no results"
-    if process.returncode and not row.get("interrupted"):
+        row["failed"] = "interrupted" if interrupted else "it wrote no results"
+    row["interrupted"] = interrupted or row.get("interrupted", False)
+    if process.returncode and not row["interrupted"]:
         row["failed"] = last_words(process.returncode, errors)
     return row
 
