@@ -16,11 +16,10 @@ from types import ModuleType
 from typing import Any, Callable
 
 import numpy as np
-from conftest import ROOT, SCRIPTS, load_script, run_main, script_id
+from conftest import ROOT, SCRIPTS, load_script, run_main, script_id, stages
 
 RANK = int(os.environ.get("HOROVOD_RANK", 0))
 SIZE = int(os.environ.get("HOROVOD_SIZE", 1))
-WITH_PROFILE = ("04", "05")  # these want to be told which steps to record
 
 
 def keep(folder: str, seen: object) -> None:
@@ -76,11 +75,9 @@ def drawn(module: ModuleType, *options: object) -> list[list[int]]:
             seen.append(indices(*module.fetch_batch(data, order, i)))
         return module.tf.zeros(count)
 
-    name, stand_in = (
-        ("train_steps", steps) if hasattr(module, "train_steps") else ("train_step", step)
-    )
+    name = "train_steps" if hasattr(module, "train_steps") else "train_step"
     original = getattr(module, name)
-    setattr(module, name, stand_in)
+    setattr(module, name, steps if name == "train_steps" else step)
     ended = run_main(module, *options)
     setattr(module, name, original)
     assert ended.status == 0, ended
@@ -94,11 +91,12 @@ def trained(module: ModuleType, *options: object) -> dict[str, Any]:
 
     def loop(args: Any, model: Any, optimizer: Any, *rest: Any) -> None:
         variables = model.weights + optimizer.variables
-        seen["names"] = [v.path for v in variables]
-        seen["before"] = [v.numpy() for v in variables]
+        before = [v.numpy() for v in variables]
+        seen.update(names=[v.path for v in variables], before=digest(variables))
         original(args, model, optimizer, *rest)
-        seen["after"] = [v.numpy() for v in variables]
-        seen["losses"] = rest[-1].losses
+        after = [v.numpy() for v in variables]
+        moved = [np.abs(new - old).max() for new, old in zip(after, before)]
+        seen.update(after=after, digest=digest(variables), moved=moved, losses=rest[-1].losses)
 
     module.train_loop = loop
     ended = run_main(module, *options)
@@ -110,7 +108,6 @@ def trained(module: ModuleType, *options: object) -> dict[str, Any]:
 def smoothed(module: ModuleType) -> type:
     """The stage's model without dropout, whose random bits ranks cannot share, and without the
     kinks of relu and max-pooling, where a number's last bit can send a gradient elsewhere."""
-
     layers = module.keras.layers
 
     class Smooth(module.MNISTClassifier):
@@ -130,17 +127,15 @@ def probe(folder: str, shards: str, one_batch: str) -> None:
     for script in SCRIPTS:
         module = load_script(script)
         module.MNISTClassifier = smoothed(module)
-        more = (
-            ["--logdir", folder, "--profile-steps", 1, 1] if script[0][:2] in WITH_PROFILE else []
-        )
-        more += ["--precision", "float32"] if script[0][:2] == "05" else []
+        more: list[object] = ["--logdir", folder, "--profile-steps", 1, 1]
+        more = more if script in stages("04", "05") else []
+        more += ["--precision", "float32"] if script in stages("05") else []
+        few = ["--data", shards, "--batch-size", 8, "--epochs", 3, *more]
+        whole = ["--data", one_batch, "--batch-size", 64 // SIZE, "--epochs", 5, *more]
         seen[script_id(script)] = {
-            "drawn": drawn(module, "--data", shards, "--batch-size", 8, "--epochs", 3, *more),
-            "trained": trained(
-                module, "--data", one_batch, "--batch-size", 64 // SIZE, "--epochs", 5,
-                "--lr", 0.001 / SIZE, *more
-            ),
-        }  # fmt: skip
+            "drawn": drawn(module, *few) if SIZE > 1 else None,
+            "trained": trained(module, *whole, "--lr", 0.001 / SIZE),
+        }
     keep(folder, seen)
 
 

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # as stages 05 and 06 do
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import SCRIPTS, load_script, script_id
+from tests.conftest import SCRIPTS, load_script, run_main, script_id
 from tools.stages import ROOT
 
 LAST = ("06_optimized", "train_MNIST.py")
 UP_TO_04 = [script for script in SCRIPTS if script[0] < "05"]
 LR = 0.001
+MAX_LINES = 400  # still one sitting to read
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +111,30 @@ def test_mixed_precision_step_is_close(script, policy: str, batch, reference) ->
     assert all(weight.dtype == np.float32 for weight in step[1])
 
 
+@pytest.mark.parametrize(
+    ("script", "policy"),
+    [(s, "float32") for s in SCRIPTS] + [(s, "mixed_float16") for s in SCRIPTS if s[0] > "05"],
+    ids=lambda value: script_id(value) if isinstance(value, tuple) else value,
+)
+def test_a_stage_builds_the_same_model_and_optimizer(
+    script, policy: str, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What take_steps builds is what train_network builds: seed, weights, Adam, its rate."""
+    monkeypatch.chdir(tmp_path)
+    module, built = load_script(script), []
+    monkeypatch.setattr(module, "train_loop", lambda *args: built.append(args[1:3]))
+    monkeypatch.setattr(module, "evaluate", lambda *args: None)
+    options = ["--data", small, "--lr", LR, "--seed", 7]
+    options += ["--precision", policy] if script[0] > "05" else []
+    assert run_main(module, *options).status == 0
+    (model, optimizer), (ours, expected) = built[0], new_model(module, policy, dropout=True)
+    for weight, same in zip(model.weights, ours.weights):
+        np.testing.assert_array_equal(weight.numpy(), same.numpy())
+    assert type(optimizer) is type(expected)
+    assert optimizer.get_config() == {**expected.get_config(), "name": optimizer.name}
+    assert len(optimizer.variables) == len(expected.variables)
+
+
 @pytest.mark.parametrize("script", [s for s in SCRIPTS if s[0] > "02"], ids=script_id)
 def test_the_step_is_traced_once(script, batch) -> None:
     module = take_steps(script, batch, steps=5)[2]
@@ -198,6 +220,7 @@ def test_common_functions_stand_in_the_same_order() -> None:
 def test_a_stage_stands_alone(script) -> None:
     source = (ROOT / script[0] / script[1]).read_text()
     assert "# Horovod:" in source
+    assert len(source.splitlines()) < MAX_LINES
     assert not re.search(r"^(from|import) (tools|tests)", source, re.M)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.If) and "hvd." in ast.unparse(node.test):

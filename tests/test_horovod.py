@@ -285,7 +285,10 @@ def probes(mnist: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     command = [sys.executable, RANKS, "probe", str(alone), str(shards), str(one_batch)]
     env = stage_environment(PYTHONPATH=str(ROOT))
     subprocess.run(command, cwd=alone, env=env, check=True, timeout=200, capture_output=True)
-    return [seen_by(folder, 0), seen_by(folder, 1), seen_by(alone, 0)]
+    seen = [seen_by(folder, 0), seen_by(folder, 1), seen_by(alone, 0)]
+    for path in (*folder.glob("*.pickle"), *alone.glob("*.pickle")):
+        path.unlink()  # hundreds of megabytes
+    return seen
 
 
 @pytest.fixture(params=SCRIPTS, ids=script_id)
@@ -319,11 +322,10 @@ def test_two_ranks_train_as_one_process_does(probed: list[dict[str, Any]]) -> No
     zero, one, alone = (seen["trained"] for seen in probed)
     assert np.allclose(zero["losses"], alone["losses"], rtol=1e-5)
     assert zero["losses"] == one["losses"] and len(alone["losses"]) == 5
-    for i, name in enumerate(alone["names"]):
-        assert np.array_equal(zero["before"][i], alone["before"][i]), name
-        assert np.array_equal(zero["after"][i], one["after"][i]), name
-        moved = np.abs(alone["after"][i] - alone["before"][i]).max()
-        assert np.abs(zero["after"][i] - alone["after"][i]).max() <= 2e-3 * moved, name
+    assert zero["before"] == one["before"] == alone["before"]
+    assert zero["digest"] == one["digest"]
+    for name, new, old, moved in zip(alone["names"], zero["after"], alone["after"], alone["moved"]):
+        assert np.abs(new - old).max() <= 2e-3 * moved, name
 
 
 # --- when it goes wrong ---
@@ -402,7 +404,7 @@ def test_nan_on_one_rank_stops_all(small: Path, tmp_path: Path) -> None:
     os.path.realpath("/bin/sh").endswith("bash"),
     reason="horovodrun kills its ranks without a warning where /bin/sh is bash",
 )
-@pytest.mark.parametrize("script", stages("00", "02", "06"), ids=script_id)
+@pytest.mark.parametrize("script", stages("02", "06"), ids=script_id)
 def test_ctrl_c_still_gives_the_summary(
     script: tuple[str, str], small: Path, tmp_path: Path
 ) -> None:

@@ -192,6 +192,29 @@ def test_the_profile_has_every_step_of_its_window(trained: Trained) -> None:
     assert rows == [f"train {step}" for step in PROFILED]
 
 
+@pytest.mark.parametrize("script", stages("00", "02", "06"), ids=script_id)
+def test_without_horovod_it_runs_as_quietly(script, small, tmp_path) -> None:
+    """A laptop's case, wherever this runs: a package that cannot be imported hides the real one."""
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod" / "__init__.py").write_text("raise ImportError")
+    options = ["--data", small, "--batch-size", 16, "--steps", 3]
+    process = run_script(script, *options, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert process.returncode == 0
+    assert said(process.stderr) == []
+    lines = process.stdout.splitlines()
+    assert [bool(LOG_LINE.match(line)) for line in lines] == 3 * [True] + len(KEYS) * [False]
+
+
+@pytest.mark.parametrize("precision", ["mixed_float16", "mixed_bfloat16"])
+def test_reduced_precision_by_name(precision, small, tmp_path) -> None:
+    """On a CPU too, whatever its instruction set: slow there, but no crash."""
+    options = ["--data", small, "--batch-size", 4, "--steps", 2, "--profile-steps", 1, 1]
+    options += ["--precision", precision, "--results", "r.json"]
+    process = run_script(stages("05")[0], *options, cwd=tmp_path)
+    assert (process.returncode, said(process.stderr)) == (0, [])
+    assert read_results(tmp_path / "r.json")["precision"] == precision
+
+
 # --- options, in this process to spare the start ---
 
 
@@ -309,6 +332,14 @@ def without_dropout(model: type) -> type:
             self.dropout_1.rate = self.dropout_2.rate = 0
 
     return Plain
+
+
+def test_06_profiles_its_second_call_however_short_an_epoch_is(modules, tiny, tmp_path) -> None:
+    """Epochs of 4 steps, a warm-up of 5: the first call ends with the epoch."""
+    options = ["--data", tiny(64), "--batch-size", 16, "--steps", 10, "--epochs", 3]
+    ended = run_main(modules[stages("06")[0]], *options, "--logdir", "logs")
+    assert ended.status == 0
+    assert profile_of(tmp_path / "logs").stat().st_size > 1000
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=script_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 
 from tools.stages import ROOT, UnknownStage, choose
@@ -66,11 +67,15 @@ def data(argv: list[str]) -> int:
 
 def main() -> int:
     command = {"run": run, "scale": scale, "test": test, "data": data}[sys.argv[1]]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl+C: no stage is left alone
     try:
         return command(sys.argv[2:])
     except UnknownStage as error:
         print(f"workshop: {error}", file=sys.stderr)
         return 2
+    except OSError as error:  # a folder that cannot be written, say
+        print(f"workshop: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("\nworkshop: interrupted", file=sys.stderr)
         return 130

@@ -51,12 +51,18 @@ def command(job: Job, results: Path) -> list[str]:
     words += ["--batch-size", str(job.batch_size), "--data", str(data.DEFAULT_PATH)]
     words += ["--results", str(results)]
     if job.stage.profiles:
-        first, last = min(10, job.steps // 2), min(20, job.steps - 1)
+        first, last = profiled_steps(job.steps)
         words += ["--logdir", str(results_folder() / "logs" / results.stem)]
         words += ["--profile-steps", str(first), str(last)]
     if job.ranks > 1:
         words = [horovodrun(), "--gloo", "-np", str(job.ranks), *words]
     return words
+
+
+def profiled_steps(steps: int) -> tuple[int, int]:
+    """A window after the warm-up that leaves at least as many steps for the clock, if it can."""
+    first = min(10, steps // 2)
+    return first, first + max(1, min(11, (steps - first) // 2)) - 1
 
 
 def horovodrun() -> str:

@@ -82,7 +82,7 @@ def show(rows: list[dict], console: Console) -> None:
     for row in rows:
         speed = row.get("img_per_s") or 0
         bar = "█" * round(BAR_WIDTH * speed / fastest) if fastest else ""
-        console.print(f"{row['stage']:<20} {bar} {number(speed) if speed else 'failed'}")
+        console.print(f"{row['stage']:<20} {bar} {'failed' if 'failed' in row else number(speed or None)}")
     console.print(f"\n{provenance(rows)}\n", markup=False)
 
 
