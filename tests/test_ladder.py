@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,6 +110,24 @@ def test_wrong_words(words: list[str], says: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_results_that_cannot_be_written(mnist: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    process = workshop(tmp_path / "file" / "results", "run", "--stages", "02", "--steps", 1)
+    assert process.returncode == 1
+    (line,) = process.stderr.splitlines()
+    assert line.startswith("workshop: ") and "file" in line
+
+
+@pytest.mark.parametrize("steps", [4, 12, 21, 24, 100])
+def test_a_profiled_stage_still_has_steps_for_the_clock(steps: int) -> None:
+    """Stages 04 and 05 time neither the warm-up nor the window; this sees what is left."""
+    first, last = launch.profiled_steps(steps)
+    unprofiled = steps - (last - first + 1)
+    warmup = min(10, (steps + 1) // 2)
+    assert warmup <= first + 1 and first <= last < steps
+    assert unprofiled > warmup
+
+
 @pytest.fixture
 def fake_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Makes stages of small scripts, to see what the ladder does with bad ones."""
@@ -176,11 +196,19 @@ def row(stage: str, speed: float, data: str = "mnist") -> dict:
 
 @pytest.mark.parametrize("width", [80, 100, 160])
 def test_the_table_fits(width: int, capsys) -> None:
-    rows = [row("05_reduced_precision", 140.0), row("06_optimized", 1_234_567.0)]
+    rows = [row(stage.folder, 140.0) | {"change": stage.change} for stage in STAGES]
+    rows[-1] = rows[-1] | {"img_per_s": 1_234_567.0}
     table.show(rows, Console(width=width))
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= width
     assert "1,234,567" in out and "8818x" in out and "98.7 %" in out and "…" not in out
+
+
+def test_a_run_too_short_to_time_has_not_failed(capsys) -> None:
+    rows = [row("00_baseline", 100.0), {**row("02_tf_function", 100.0), "img_per_s": None}]
+    table.show(rows, Console(width=100))
+    out = capsys.readouterr().out
+    assert "failed" not in out and out.count("02_tf_function") == 2
 
 
 def test_synthetic_data_is_said_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,28 +222,52 @@ def test_synthetic_data_is_said_everywhere(tmp_path: Path, monkeypatch: pytest.M
     assert "SYNTHETIC" in titles[0]
 
 
-@pytest.mark.timeout(120)
-def test_ctrl_c_shows_what_was_done_and_leaves_no_process(mnist: Path, tmp_path: Path) -> None:
+@contextmanager
+def started(results: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
+    """`run` with its first stage at work, and the processes below it."""
     process = subprocess.Popen(
         [*WORKSHOP, "run", "--stages", "02", "03", "--steps", "100000"],
-        env=environment(tmp_path),
+        env=environment(results),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-    log = tmp_path / "02_tf_function.log"
+    log = results / "02_tf_function.log"
     deadline = time.monotonic() + 60
     while not (log.exists() and "throughput" in log.read_text()) and time.monotonic() < deadline:
         time.sleep(0.2)
     children = psutil.Process(process.pid).children(recursive=True)
-    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to both
-    out, err = process.communicate(timeout=60)
+    assert children
+    try:
+        yield process, children
+    finally:
+        for left in [process, *children]:
+            with suppress(psutil.NoSuchProcess):
+                left.kill()
+
+
+@pytest.mark.timeout(120)
+def test_ctrl_c_shows_what_was_done_and_leaves_no_process(mnist: Path, tmp_path: Path) -> None:
+    with started(tmp_path) as (process, children):
+        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to both
+        out, err = process.communicate(timeout=60)
+        assert not any(child.is_running() for child in children)
     assert process.returncode == 130
     assert "Traceback" not in out + err
     assert re.search(r"02_tf_function .* img/s", out) and "03_xla" not in out
     assert json.loads((tmp_path / "ladder.json").read_text())[0]["interrupted"] is True
-    assert children and not any(child.is_running() for child in children)
+
+
+@pytest.mark.timeout(120)
+def test_a_batch_systems_signal_reaches_the_stage(mnist: Path, tmp_path: Path) -> None:
+    """SIGTERM to `run` alone: the stage must not train on without it."""
+    with started(tmp_path) as (process, children):
+        process.terminate()
+        out, err = process.communicate(timeout=60)
+        assert not any(child.is_running() for child in children)
+    assert (process.returncode, err) == (130, "")
+    assert "03_xla" not in out
 
 
 # --- scale ---

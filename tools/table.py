@@ -69,7 +69,7 @@ def provenance(rows: list[dict]) -> str:
 
 
 def show(rows: list[dict], console: Console) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     shown = [i for i in range(len(header(rows))) if i != 1 or console.width >= WIDE]
     for i in shown:
         justify = "left" if i < 2 else "right"
@@ -82,7 +82,8 @@ def show(rows: list[dict], console: Console) -> None:
     for row in rows:
         speed = row.get("img_per_s") or 0
         bar = "█" * round(BAR_WIDTH * speed / fastest) if fastest else ""
-        console.print(f"{row['stage']:<20} {bar} {'failed' if 'failed' in row else number(speed or None)}")
+        told = "failed" if "failed" in row else number(speed or None)
+        console.print(f"{row['stage']:<20} {bar} {told}")
     console.print(f"\n{provenance(rows)}\n", markup=False)
 
 
