@@ -260,7 +260,7 @@ def test_data_comes_from_the_option_then_the_environment(
 ) -> None:
     """Told apart by length: an epoch of 2 steps, and one of 3."""
     monkeypatch.setenv("MNIST_NPZ", str(tiny(32)))
-    options = ["--batch-size", 16, "--epochs", 1]
+    options = ["--batch-size", 16, "--epochs", 1, "--steps", 9]
     assert len(losses(run_main(modules[script], *options).stdout)) == 2
     assert len(losses(run_main(modules[script], *options, "--data", tiny(48)).stdout)) == 3
 
