@@ -173,7 +173,7 @@ def train_loop(args, model, optimizer, data, history):
                 losses = train_steps(model, optimizer, data, order, *tf.constant([i_batch, count]))
                 losses = losses.numpy().tolist()  # waits for the device, once a call
             step_time = (time.perf_counter() - start) / count
-            if step:
+            if step >= args.warmup + 2 * args.steps_per_call:  # three calls are enough
                 window.close()
             history.losses += losses
             history.times += [step_time] * count
@@ -320,7 +320,7 @@ def parse_args():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--precision", choices=["float32", "mixed_float16", "mixed_bfloat16"])
     parser.add_argument("--steps-per-call", type=int, default=50)
-    parser.add_argument("--logdir", type=Path, help="profile the second call into this folder")
+    parser.add_argument("--logdir", type=Path, help="profile three calls into this folder")
     parser.add_argument("--results", type=Path, help="write the summary to this JSON file")
     args = parser.parse_args()
     for name in ("epochs", "batch_size", "lr", "steps", "log_every", "seed", "steps_per_call"):
