@@ -25,15 +25,15 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl+C while TensorFlow loads: just end
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors only: keeps the log readable
-# Some virtual machines announce AMX but trap it; AVX-512 is the safe choice for bfloat16.
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+# Some virtual machines announce AMX but trap it; AVX-512 is the safe choice for 16 bit.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 import keras
 import tensorflow as tf
 
 try:
     import horovod.tensorflow as hvd  # Horovod: one process does without it
 except ImportError:
-    hvd = SimpleNamespace(init=lambda: None, rank=lambda: 0, size=lambda: 1, local_rank=lambda: 0)
+    hvd = SimpleNamespace(init=int, rank=int, local_rank=int, size=lambda: 1)  # int() is 0
 
 STAGE = "05_reduced_precision"
 XLA = True

@@ -27,6 +27,9 @@ from tools.stages import ROOT, STAGES
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+# A background job starts with Ctrl+C ignored, and its children inherit that: here it must work.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Every script of the ladder, as (folder, file): 01 has two.
 SCRIPTS = [
     (stage.folder, file.name)

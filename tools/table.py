@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 BAR_WIDTH = 48
-WIDE = 96  # columns; a narrower terminal goes without the text column
 
 
 def number(value: float | None) -> str:
@@ -70,7 +69,9 @@ def provenance(rows: list[dict]) -> str:
 
 def show(rows: list[dict], console: Console) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    shown = [i for i in range(len(header(rows))) if i != 1 or console.width >= WIDE]
+    columns = zip(*[header(rows), *cells(rows)])
+    width = sum(max(map(len, column)) + 2 for column in columns)
+    shown = [i for i in range(len(header(rows))) if i != 1 or width <= console.width]
     for i in shown:
         justify = "left" if i < 2 else "right"
         table.add_column(header(rows)[i], justify=justify, no_wrap=True)
