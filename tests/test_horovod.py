@@ -408,7 +408,7 @@ def test_nan_on_one_rank_stops_all(small: Path, tmp_path: Path) -> None:
 def test_ctrl_c_still_gives_the_summary(
     script: tuple[str, str], small: Path, tmp_path: Path
 ) -> None:
-    options = ["--data", small, "--batch-size", BATCH, "--results", "r.json"]
+    options = ["--data", small, "--batch-size", BATCH, "--epochs", 1000, "--results", "r.json"]
     options += ["--steps-per-call", 10] if script in stages("06") else []
     with job(tmp_path, sys.executable, path_of(script), *options) as ran:
         ran.until_logged(12)
