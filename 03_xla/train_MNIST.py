@@ -59,8 +59,10 @@ def get_dataset(path):
         stop(f"{path} is not a whole mnist.npz ({error}): get it again with ./workshop data")
     for x, y in ((x_train, y_train), (x_test, y_test)):
         right = x.dtype == y.dtype == np.uint8 and x.shape == (*y.shape, 28, 28) and y.ndim == 1
-        if not right or y.size == 0 or y.max() > 9:
+        if not right or y.size == 0:
             stop(f"{path} is not MNIST: images {x.dtype}{x.shape}, labels {y.dtype}{y.shape}")
+        if y.max() > 9:
+            stop(f"{path} is not MNIST: it has labels up to {y.max()}, digits end at 9")
     x_train, x_test = (x[..., np.newaxis].astype(np.float32) / 255 for x in (x_train, x_test))
     return x_train, x_test, y_train.astype(np.int32), y_test.astype(np.int32)
 
@@ -271,7 +273,7 @@ def parse_args():
     parser.add_argument("--batch-size", "--batch_size", type=int, default=64)
     parser.add_argument("--lr", type=float, default=0.001)
     parser.add_argument("--steps", type=int, help="stop after this many steps in all")
-    parser.add_argument("--data", type=Path, default=os.environ.get("MNIST_NPZ", DATA))
+    parser.add_argument("--data", type=Path, default=os.environ.get("MNIST_NPZ") or DATA)
     parser.add_argument("--log-every", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--results", type=Path, help="write the summary to this JSON file")
@@ -279,7 +281,8 @@ def parse_args():
     for name in ("epochs", "batch_size", "lr", "steps", "log_every", "seed"):
         value, limit = getattr(args, name), float("inf") if name == "lr" else 2**31
         if value is not None and not 0 < value < limit:
-            stop(f"--{name.replace('_', '-')} must be greater than 0, not {value}")
+            bound = f"less than {limit}" if value > 0 else "greater than 0"
+            stop(f"--{name.replace('_', '-')} must be {bound}, not {value}")
     if args.results:
         make_folder(args.results.parent)
         if args.results.is_dir():

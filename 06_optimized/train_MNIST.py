@@ -1,4 +1,4 @@
-"""Everything that pays on this device, with the data on it and many steps in one call.
+"""The fastest training on this device: it measures a few ways to train, then takes the best.
 
 python train_MNIST.py --steps 100                    one device
 horovodrun -np 4 python train_MNIST.py --steps 100   four devices
@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import json
 import logging
+import multiprocessing
 import os
 import platform
 import re
@@ -17,7 +18,9 @@ import tempfile
 import time
 import zlib
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,15 +33,19 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 import keras
 import tensorflow as tf
 
+ALONE = SimpleNamespace(init=int, rank=int, local_rank=int, size=lambda: 1)  # int() is 0
 try:
     import horovod.tensorflow as hvd  # Horovod: one process does without it
 except ImportError:
-    hvd = SimpleNamespace(init=int, rank=int, local_rank=int, size=lambda: 1)  # int() is 0
+    hvd = ALONE
 
 STAGE = "06_optimized"
-XLA = bool(tf.config.list_physical_devices("GPU"))  # stage 03: it pays on a GPU, not on a CPU
 WARMUP = 10  # steps kept out of the throughput: tracing, compiling, filling caches
-DATA = Path(__file__).resolve().parent.parent / "data" / "mnist.npz"
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "data" / "mnist.npz"
+CHOICES = Path(os.environ.get("WORKSHOP_CACHE") or ROOT / ".cache") / "06_choices.json"
+TUNING_S = 25  # all the time that choosing may take
+SHORT = 50  # fewer steps than this are not worth choosing for
 
 
 def stop(message):
@@ -62,8 +69,10 @@ def get_dataset(path):
         stop(f"{path} is not a whole mnist.npz ({error}): get it again with ./workshop data")
     for x, y in ((x_train, y_train), (x_test, y_test)):
         right = x.dtype == y.dtype == np.uint8 and x.shape == (*y.shape, 28, 28) and y.ndim == 1
-        if not right or y.size == 0 or y.max() > 9:
+        if not right or y.size == 0:
             stop(f"{path} is not MNIST: images {x.dtype}{x.shape}, labels {y.dtype}{y.shape}")
+        if y.max() > 9:
+            stop(f"{path} is not MNIST: it has labels up to {y.max()}, digits end at 9")
     return x_train[..., np.newaxis], x_test[..., np.newaxis], y_train, y_test
 
 
@@ -74,6 +83,11 @@ def shuffle(args, images, epoch):
     )
     wanted = args.steps_per_epoch * args.batch_size
     return tf.reshape(order[:wanted], [args.steps_per_epoch, args.batch_size])
+
+
+def put_on_device(x_train, y_train):
+    # Horovod: each rank keeps its own share of the images
+    return tuple(tf.constant(part[hvd.rank() :: hvd.size()]) for part in (x_train, y_train))
 
 
 def fetch_batch(data, order, i_batch):
@@ -88,25 +102,59 @@ def normalize(images):
 # --- model ---
 
 
+class ByteDropout(keras.layers.Dropout):
+    """Dropout that spends 8 random bits on a value, not 32; rates are exact in 256ths."""
+
+    def call(self, inputs, training=False):
+        if not training or self.rate == 0:
+            return inputs
+        seed = tf.cast(self.seed_generator.next(), tf.int32)
+        words = tf.random.stateless_uniform([tf.size(inputs) // 4], seed, None, None, tf.int32)
+        draws = tf.reshape(tf.bitcast(words, tf.uint8), tf.shape(inputs))
+        kept = inputs * tf.cast(1 / (1 - self.rate), inputs.dtype)
+        return tf.where(draws >= int(256 * self.rate), kept, tf.zeros_like(kept))
+
+
 class MNISTClassifier(keras.Model):
     """Two convolutions, two dense layers, 1.2 million weights."""
 
     def __init__(self):
         super().__init__()
         self.conv_1 = keras.layers.Conv2D(32, 3, activation="relu")
-        self.conv_2 = keras.layers.Conv2D(64, 3, activation="relu")
+        self.conv_2 = keras.layers.Conv2D(64, 3)
         self.pool = keras.layers.MaxPooling2D(2)
-        self.dropout_1 = keras.layers.Dropout(0.25)
+        self.dropout_1 = ByteDropout(0.25)
         self.flatten = keras.layers.Flatten()
         self.dense_1 = keras.layers.Dense(128, activation="relu")
-        self.dropout_2 = keras.layers.Dropout(0.5)
+        self.dropout_2 = ByteDropout(0.5)
         self.dense_2 = keras.layers.Dense(10, dtype="float32")  # a softmax needs the digits
 
     def call(self, images, training=False):
         x = self.pool(self.conv_2(self.conv_1(images)))
+        x = tf.nn.relu(x)  # after the pool: the same numbers, from a quarter of the values
         x = self.flatten(self.dropout_1(x, training=training))
         x = self.dropout_2(self.dense_1(x), training=training)
         return self.dense_2(x)
+
+
+class FusedAdam(keras.optimizers.Adam):
+    """Adam with one kernel for each weight, instead of a dozen small operations."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        i = self._get_variable_index(variable)
+        step = tf.cast(self.iterations + 1, tf.float32)
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=self._momentums[i].value.handle,
+            v=self._velocities[i].value.handle,
+            beta1_power=self.beta_1**step,
+            beta2_power=self.beta_2**step,
+            lr=learning_rate,
+            beta1=self.beta_1,
+            beta2=self.beta_2,
+            epsilon=self.epsilon,
+            grad=gradient,
+        )
 
 
 def compute_loss(y_true, y_pred):
@@ -121,64 +169,182 @@ def forward_pass(model, images, labels):
     return compute_loss(labels, model(images, training=True))
 
 
-@tf.function(jit_compile=XLA)
-def compute_gradients(model, optimizer, data, order, i_batch):
-    images, labels = fetch_batch(data, order, i_batch)
+def compute_gradients(model, optimizer, images, labels):
     with tf.GradientTape() as tape:
         loss = forward_pass(model, images, labels)
         scaled_loss = optimizer.scale_loss(loss)  # lifts small gradients into float16's range
     return loss, tape.gradient(scaled_loss, model.trainable_variables)
 
 
+compute_gradients_xla = tf.function(compute_gradients, jit_compile=True)
+
+
 def average_over_ranks(loss, gradients):
-    if hvd.size() > 1:  # Horovod: one exchange for all tensors, so every rank sees the same loss
-        loss, *gradients = hvd.grouped_allreduce([loss, *gradients])
+    if hvd.size() > 1:  # Horovod: as one tensor, which needs no copy into its buffer and out again
+        parts = [loss, *gradients]
+        whole = hvd.allreduce(tf.concat([tf.reshape(part, [-1]) for part in parts], axis=0))
+        whole = tf.split(whole, [part.shape.num_elements() for part in parts])
+        loss, *gradients = (tf.reshape(new, old.shape) for new, old in zip(whole, parts))
     return loss, gradients
 
 
-def train_step(model, optimizer, data, order, i_batch):
-    loss, gradients = compute_gradients(model, optimizer, data, order, i_batch)
+def train_step(model, optimizer, data, order, i_batch, xla):
+    images, labels = fetch_batch(data, order, i_batch)
+    compute = compute_gradients_xla if xla else compute_gradients
+    loss, gradients = compute(model, optimizer, images, labels)
     loss, gradients = average_over_ranks(loss, gradients)
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     return loss
 
 
 @tf.function
-def train_steps(model, optimizer, data, order, first, count):
+def train_steps(model, optimizer, data, order, first, count, xla):
     """Many steps in one call: Python is asked once, not once a step."""
     losses = tf.TensorArray(tf.float32, count)
     for i in tf.range(count):
-        losses = losses.write(i, train_step(model, optimizer, data, order, first + i))
+        losses = losses.write(i, train_step(model, optimizer, data, order, first + i, xla))
     return losses.stack()
+
+
+# --- choosing: time a few ways to train, take the fastest ---
+
+
+class Way(NamedTuple):
+    xla: bool
+    precision: str
+    steps_per_call: int
+
+    def __str__(self):
+        return f"xla {'on' if self.xla else 'off'}, {self.precision}, {self.steps_per_call} a call"
+
+
+def candidates(args):
+    """The ways that make sense on this device, the safest first; what was asked for stays."""
+    if tf.config.list_physical_devices("GPU"):
+        kinds = ("float32", "mixed_float16")
+        ways = [(xla, kind, 50) for kind in kinds for xla in (False, True)]
+        ways.append((True, "mixed_float16", 10))
+    else:
+        ways = [(False, "float32", 50), (False, "float32", 1)]
+        ways += [(True, "float32", 50), (False, "mixed_bfloat16", 50)]
+    asked = ({"on": True, "off": False}.get(args.xla, "auto"), args.precision, args.steps_per_call)
+    ways = [[own if a == "auto" else a for own, a in zip(way, asked)] for way in ways]
+    return list(dict.fromkeys(Way(*way) for way in ways))
+
+
+def choose(args):
+    """The fastest way to train here, and the speeds that say so; timed once, then kept."""
+    ways = candidates(args)
+    if len(ways) == 1 or args.steps < SHORT or hvd.rank() > 0:  # Horovod: rank 0 chooses for all
+        return ways[0], None
+    threads = os.environ.get("TF_NUM_INTRAOP_THREADS", "all")
+    key = f"{args.device}, {threads} threads, TensorFlow {tf.__version__}, batch {args.batch_size}"
+    known = {}
+    with contextlib.suppress(OSError, ValueError, TypeError):  # none yet, or not ours
+        known = dict(json.loads(CHOICES.read_text()))
+    speeds = {} if args.retune else known.get(key, {})
+    if not all(str(way) in speeds for way in ways):
+        speeds = try_out(args, ways)
+        if any(speeds.values()) and not args.interrupted:
+            with contextlib.suppress(OSError):  # a read-only folder: next time it is timed again
+                CHOICES.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(CHOICES, {**known, key: {**known.get(key, {}), **speeds}})
+    fastest = max(speeds[str(way)] or 0 for way in ways)
+    best = next(way for way in ways if (speeds[str(way)] or 0) >= 0.97 * fastest)  # the safest
+    logging.info(f"training with {best}")
+    return best, speeds
+
+
+def try_out(args, ways):
+    """Images per second of each way; None for one that failed, or came too late."""
+    logging.info(f"timing {len(ways)} ways to train on this device, {TUNING_S} s at most:")
+    speeds, deadline = {str(way): None for way in ways}, time.monotonic() + TUNING_S
+    # In a process of its own: a way that crashes or never ends then only loses.
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    spawn = multiprocessing.get_context("spawn")
+    child = spawn.Process(target=time_ways, args=(args, ways, sender), daemon=True)
+    child.start()
+    sender.close()
+    with contextlib.suppress(EOFError):  # the child is done
+        while time.monotonic() < deadline and not args.interrupted:
+            if receiver.poll(0.1):
+                way, speed = receiver.recv()
+                speeds[str(way)] = speed
+    child.kill()
+    child.join()
+    for way, speed in speeds.items():
+        told = f"{speed:10,.0f} img/s" if speed else "    failed or too slow"
+        logging.info(f"  {way:<36}{told}")
+    return speeds
+
+
+def time_ways(args, ways, sender):
+    """The child: compile each way, time them in turns, and send what is known so far."""
+    global hvd
+    hvd = ALONE  # Horovod: rank 0 tries alone
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent heeds it
+    choose_device()
+    x_train, _, y_train, _ = get_dataset(args.data)
+    data, order = put_on_device(x_train, y_train), shuffle(args, x_train, epoch=0)
+    ready, times = {}, {}
+    for turn in range(4):
+        for way in ways:
+            if turn == 0:
+                with contextlib.suppress(Exception):  # it loses
+                    ready[way] = make_model(args, way.precision)
+                    times[way] = [time_way(args, way, ready[way], data, order) for _ in range(2)]
+                    del times[way][0]  # tracing and compiling
+            elif way in times and min(times[way]) < 1.5 * min(map(min, times.values())):
+                times[way].append(time_way(args, way, ready[way], data, order))
+            if way in times:
+                sender.send((way, args.batch_size / median(times[way])))
+
+
+def time_way(args, way, trained, data, order):
+    """Seconds a step, from calls of about as many steps as the training would make."""
+    steps, start = 0, time.perf_counter()
+    count = 1
+    while True:
+        count = min(count, way.steps_per_call, len(order))
+        train_steps(*trained, data, order, *tf.constant([0, count]), way.xla).numpy()
+        steps, spent = steps + count, time.perf_counter() - start
+        if spent > 0.5:
+            return spent / steps
+        count *= 2
 
 
 # --- loop ---
 
 
 def train_loop(args, model, optimizer, data, history):
+    first, last = args.profile_steps if args.logdir else (args.steps, args.steps)
+    if args.logdir and first >= args.steps:
+        stop(f"training ends after {args.steps} steps: there is no step {first} to profile")
     with contextlib.ExitStack() as window:  # closes on the way out, so Ctrl+C loses no profile
-        calls = 0
         while len(history.losses) < args.steps:
             step = len(history.losses)
             epoch, i_batch = divmod(step, args.steps_per_epoch)
-            if args.logdir and calls == 1 and hvd.rank() == 0:  # Horovod: one rank's profile
+            if step == first and hvd.rank() == 0:  # Horovod: one rank's profile tells enough
                 tf.profiler.experimental.start(str(args.logdir))
                 window.callback(tf.profiler.experimental.stop)
-            # the first call is the warm-up; no call goes past the end of an epoch
-            count = args.steps_per_call if step else args.warmup
-            count = min(count, args.steps_per_epoch - i_batch, args.steps - step)
+            profiled = first <= step <= last
+            count = 1 if profiled else args.way.steps_per_call  # a step marker is for one step
+            ends = (args.warmup, first, last + 1, args.steps)  # a call goes past none of these
+            left = (end - step for end in ends if end > step)
+            count = min(count, args.steps_per_epoch - i_batch, *left)
             start = time.perf_counter()
-            with tf.profiler.experimental.Trace("train", step_num=step, _r=1):  # a step marker
+            with tf.profiler.experimental.Trace("train", step_num=step, _r=1):
                 if i_batch == 0:
                     order = shuffle(args, data[0], epoch)
-                losses = train_steps(model, optimizer, data, order, *tf.constant([i_batch, count]))
+                span = tf.constant([i_batch, count])
+                losses = train_steps(model, optimizer, data, order, *span, args.way.xla)
                 losses = losses.numpy().tolist()  # waits for the device, once a call
             step_time = (time.perf_counter() - start) / count
-            calls += 1
-            if calls == 4:  # three calls after the warm-up are enough
-                window.close()
             history.losses += losses
-            history.times += [step_time] * count
+            if not profiled:  # recording slows a step: those do not count
+                history.times += [step_time] * count
+            if step == last:
+                window.close()
             for i, loss in enumerate(losses):
                 log_step(args, step + i, loss, step_time)
 
@@ -205,6 +371,17 @@ def evaluate(model, x_test, y_test):
     return right / len(x_test)
 
 
+def make_model(args, precision):
+    keras.mixed_precision.set_dtype_policy(precision)
+    model = MNISTClassifier()
+    model(tf.zeros([1, 28, 28, 1]))  # the first call creates the weights
+    optimizer = FusedAdam(args.lr * hvd.size())  # Horovod: larger batch, larger step
+    if model.compute_dtype == "float16":  # bfloat16 has float32's range and needs no scaling
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    optimizer.build(model.trainable_variables)
+    return model, optimizer
+
+
 def train_network(args):
     x_train, x_test, y_train, y_test = get_dataset(args.data)
     args.steps_per_epoch = len(x_train) // (args.batch_size * hvd.size())  # Horovod: shared out
@@ -222,18 +399,14 @@ def train_network(args):
         if odd:
             stop(f"the data of rank {odd} is not that of rank 0: give all the same --data")
 
-    keras.mixed_precision.set_dtype_policy(args.precision or choose_precision())
-    model = MNISTClassifier()
-    model(normalize(x_test[:1]))  # the first call creates the weights
-    optimizer = keras.optimizers.Adam(args.lr * hvd.size())  # Horovod: larger batch, larger step
-    if model.compute_dtype == "float16":  # bfloat16 has float32's range and needs no scaling
-        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
-    optimizer.build(model.trainable_variables)
+    args.way, args.tried = choose(args)
+    if hvd.size() > 1:  # Horovod: all train the way rank 0 found
+        args.way = hvd.broadcast_object(args.way, root_rank=0)
+    model, optimizer = make_model(args, args.way.precision)
     if hvd.size() > 1:  # Horovod: all start from rank 0's weights, now that they exist
         hvd.broadcast_variables([v.value for v in model.weights + optimizer.variables], root_rank=0)
 
-    # Horovod: each rank keeps its own share of the images on its device
-    data = tuple(tf.constant(part[hvd.rank() :: hvd.size()]) for part in (x_train, y_train))
+    data = put_on_device(x_train, y_train)
     history = SimpleNamespace(losses=[], times=[], test_accuracy=None)
     try:
         train_loop(args, model, optimizer, data, history)
@@ -260,7 +433,9 @@ def summarize(args, history):
         "batch_size": args.batch_size,
         "global_batch": global_batch,
         "precision": keras.mixed_precision.dtype_policy().name,
-        "xla": XLA,
+        "xla": args.way.xla,
+        "steps_per_call": args.way.steps_per_call,
+        "tried": args.tried,
         "steps_timed": len(timed),
         "warmup_steps": len(warmup),
         "compile_s": median and round(max(0, sum(warmup) - len(warmup) * median), 3),
@@ -276,13 +451,19 @@ def summarize(args, history):
     }
     print("\n".join(f"{name:<15} {value}" for name, value in results.items()), flush=True)
     if args.results:  # written aside, then renamed: the file is whole or not there
-        part = args.results.with_name(f"{args.results.name}.{os.getpid()}")
         try:
-            part.write_text(json.dumps(results, indent=2) + "\n")
-            part.replace(args.results)
+            write_whole(args.results, results)
         except OSError as error:
-            part.unlink(missing_ok=True)
             stop(f"cannot write {args.results}: {error.strerror}")
+
+
+def write_whole(path, content):
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        part.write_text(json.dumps(content, indent=2) + "\n")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def choose_device():
@@ -301,13 +482,8 @@ def choose_device():
     return f"CPU, {os.cpu_count()} cores, {(names or [platform.machine()])[0]}"
 
 
-def choose_precision():
-    """float16 where there are tensor cores for it; a CPU is fastest in float32 (stage 05)."""
-    gpus = tf.config.get_visible_devices("GPU")
-    if not gpus:
-        return "float32"
-    details = tf.config.experimental.get_device_details(gpus[0])
-    return "mixed_float16" if details.get("compute_capability", (0, 0)) >= (7, 0) else "float32"
+def number(text):
+    return text if text == "auto" else int(text)
 
 
 def parse_args():
@@ -317,18 +493,26 @@ def parse_args():
     parser.add_argument("--batch-size", "--batch_size", type=int, default=64)
     parser.add_argument("--lr", type=float, default=0.001)
     parser.add_argument("--steps", type=int, help="stop after this many steps in all")
-    parser.add_argument("--data", type=Path, default=os.environ.get("MNIST_NPZ", DATA))
+    parser.add_argument("--data", type=Path, default=os.environ.get("MNIST_NPZ") or DATA)
     parser.add_argument("--log-every", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--precision", choices=["float32", "mixed_float16", "mixed_bfloat16"])
-    parser.add_argument("--steps-per-call", type=int, default=50)
-    parser.add_argument("--logdir", type=Path, help="profile three calls into this folder")
+    precisions = ["auto", "float32", "mixed_float16", "mixed_bfloat16"]
+    parser.add_argument("--xla", choices=["auto", "on", "off"], default="auto")
+    parser.add_argument("--precision", choices=precisions, default="auto")
+    parser.add_argument("--steps-per-call", type=number, default="auto", metavar="N")
+    parser.add_argument("--retune", action="store_true", help="time the candidates again")
+    parser.add_argument("--logdir", type=Path, help="profile a window of steps into this folder")
+    window = {"nargs": 2, "metavar": ("FIRST", "LAST"), "help": "the steps to profile"}
+    parser.add_argument("--profile-steps", type=int, default=[10, 20], **window)
     parser.add_argument("--results", type=Path, help="write the summary to this JSON file")
     args = parser.parse_args()
     for name in ("epochs", "batch_size", "lr", "steps", "log_every", "seed", "steps_per_call"):
         value, limit = getattr(args, name), float("inf") if name == "lr" else 2**31
-        if value is not None and not 0 < value < limit:
-            stop(f"--{name.replace('_', '-')} must be greater than 0, not {value}")
+        if value not in (None, "auto") and not 0 < value < limit:
+            bound = f"less than {limit}" if value > 0 else "greater than 0"
+            stop(f"--{name.replace('_', '-')} must be {bound}, not {value}")
+    if not 0 <= args.profile_steps[0] <= args.profile_steps[1]:
+        stop("--profile-steps takes FIRST and LAST, with 0 <= FIRST <= LAST")
     if args.logdir:
         make_folder(args.logdir)
     if args.results:

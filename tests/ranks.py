@@ -70,7 +70,8 @@ def drawn(module: ModuleType, *options: object) -> list[list[int]]:
         seen.append(indices(images, labels))
         return 0.0
 
-    def steps(model: Any, optimizer: Any, data: Any, order: Any, first: Any, count: Any) -> Any:
+    def steps(model: Any, optimizer: Any, data: Any, order: Any, *span: Any) -> Any:
+        first, count, _ = span
         for i in range(first, first + count):
             seen.append(indices(*module.fetch_batch(data, order, i)))
         return module.tf.zeros(count)

@@ -31,6 +31,7 @@ Arrays = dict[str, np.ndarray]
 
 EVERY = SCRIPTS
 SOME = stages("00", "02", "06")  # each has another loop
+PROFILING = stages("04", "05", "06")
 
 # Which scripts, their options, and what the one line must say. FILE is a file, FOLDER a folder.
 OPTIONS: list[tuple[list[Script], str, str]] = [
@@ -52,19 +53,26 @@ OPTIONS: list[tuple[list[Script], str, str]] = [
     (EVERY, "--results FILE/r.json", "cannot write to .*FILE"),
     (EVERY, "--results FOLDER", "--results .*FOLDER is a folder: name a file"),
     (SOME, "--lr 1e9 --batch-size 16", r"the loss is \S+ at step \d+: try a smaller --lr"),
-    (stages("04", "05", "06"), "--logdir FILE/logs", "cannot write to .*FILE/logs"),
-    (stages("04", "05", "06"), "--logdir FILE", "cannot write to .*FILE"),
-    (stages("04", "05"), "--profile-steps 9 8", "--profile-steps takes FIRST and LAST"),
-    (stages("04", "05"), "--profile-steps -1 8", "--profile-steps takes FIRST and LAST"),
-    (stages("04", "05"), "--profile-steps 9", "argument --profile-steps: expected 2 arguments"),
+    (PROFILING, "--logdir FILE/logs", "cannot write to .*FILE/logs"),
+    (PROFILING, "--logdir FILE", "cannot write to .*FILE"),
+    (PROFILING, "--profile-steps 9 8", "--profile-steps takes FIRST and LAST"),
+    (PROFILING, "--profile-steps -1 8", "--profile-steps takes FIRST and LAST"),
+    (PROFILING, "--profile-steps 9", "argument --profile-steps: expected 2 arguments"),
     (
-        stages("04", "05"),
-        "--profile-steps 2 3 --steps 2 --batch-size 16",
+        PROFILING,
+        "--profile-steps 2 3 --steps 2 --batch-size 16 --logdir FOLDER",
         "training ends after 2 steps: there is no step 2 to profile",
     ),
+    (EVERY, "--steps 3000000000", "--steps must be less than 2147483648, not 3000000000"),
     (stages("05", "06"), "--precision float8", "argument --precision: invalid choice: 'float8'"),
     (stages("06"), "--steps-per-call 0", "--steps-per-call must be greater than 0, not 0"),
     (stages("06"), "--steps-per-call -1", "--steps-per-call must be greater than 0, not -1"),
+    (
+        stages("06"),
+        "--steps-per-call few",
+        "argument --steps-per-call: invalid number value: 'few'",
+    ),
+    (stages("06"), "--xla maybe", "argument --xla: invalid choice: 'maybe'"),
 ]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import (
+    FIXED,
     LOG_LINE,
     ROOT,
     files_in,
@@ -58,6 +59,7 @@ def stop_after(process: subprocess.Popen[str], lines: int, number: int) -> tuple
 @pytest.mark.parametrize("script", stages("02", "06"), ids=script_id)
 def test_stopping_is_normal(script, number, small, tmp_path) -> None:
     options = ["--data", small, "--epochs", 1000, "--batch-size", 16, "--results", "out/r.json"]
+    options += FIXED if script in stages("06") else []
     with training(script[0], tmp_path, *options) as process:
         stdout, stderr = stop_after(process, 12, number)
     assert (process.returncode, said(stderr)) == (130, [])

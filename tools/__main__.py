@@ -28,12 +28,13 @@ def run(argv: list[str]) -> int:
     )
     parser.add_argument("--stages", nargs="+", default=[], metavar="NN", help="for instance 00 02")
     parser.add_argument("--ranks", type=at_least_one, default=1, help="processes (Horovod)")
+    parser.add_argument("--repeats", type=at_least_one, default=1, help="of the whole; default 1")
     add_size_options(parser, steps=100)
     args = parser.parse_args(argv)
     stages = choose([name for text in args.stages for name in text.split(",") if name])
     from tools import ladder
 
-    return ladder.run(stages, args.steps, args.batch_size, args.ranks)
+    return ladder.run(stages, args.steps, args.batch_size, args.ranks, args.repeats)
 
 
 def scale(argv: list[str]) -> int:
@@ -51,6 +52,32 @@ def scale(argv: list[str]) -> int:
     return module.run(stage, args.ranks, args.repeats, args.steps, args.batch_size)
 
 
+def bench(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="./workshop bench", description="Stage 06 against model.fit, on the same CNN."
+    )
+    sizes = {"type": at_least_one, "nargs": "+", "metavar": "N", "default": [64]}
+    parser.add_argument("--batch-size", **sizes, help="one or more; default 64")
+    parser.add_argument("--repeats", type=at_least_one, default=3, help="in turns; default 3")
+    parser.add_argument("--steps", type=at_least_one, help="default: by the batch size, 60 to 600")
+    args = parser.parse_args(argv)
+    from tools import bench as module
+
+    return module.run(args.batch_size, args.repeats, args.steps)
+
+
+def results(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="./workshop results", description="The last run's table; and the READMEs' figures."
+    )
+    parser.add_argument("--keep", action="store_true", help="copy the last runs to measured/")
+    parser.add_argument("--write", action="store_true", help="put measured/ into the READMEs")
+    args = parser.parse_args(argv)
+    from tools import results as module
+
+    return module.run(args.keep, args.write)
+
+
 def test(argv: list[str]) -> int:
     if {"-h", "--help"} & set(argv):
         print("usage: ./workshop test [pytest options, or a file of tests/]")
@@ -66,7 +93,8 @@ def data(argv: list[str]) -> int:
 
 
 def main() -> int:
-    command = {"run": run, "scale": scale, "test": test, "data": data}[sys.argv[1]]
+    known = {"run": run, "bench": bench, "results": results, "scale": scale}
+    command = (known | {"test": test, "data": data})[sys.argv[1]]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl+C: no stage is left alone
     try:
         return command(sys.argv[2:])

@@ -2,6 +2,8 @@
 
 COMMANDS = (
     ("run", "train every stage in turn and show the ladder: a table and a chart"),
+    ("bench", "06 against Keras's model.fit, on the same CNN, in turns"),
+    ("results", "show the last run; --keep and --write put it into the READMEs"),
     ("scale", "train one stage on 1, 2, ... ranks and show how it scales"),
     ("test", "run the whole test suite, Horovod included"),
     ("data", "put verified MNIST at data/mnist.npz"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -10,18 +12,18 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from tools import data, launch, table
-from tools.stages import Stage
+from tools import ceiling, data, launch, table
+from tools.stages import ROOT, Stage, lines_changed
 
 START_COST = 40  # importing TensorFlow and testing, in steps of the fastest stage
 
 
 def run_stages(
-    stages: list[Stage], steps: int, batch_size: int, ranks: int, console: Console
+    stages: list[Stage], steps: int, batch_size: int, ranks: int, repeats: int, console: Console
 ) -> Iterator[dict]:
     """Each stage's row as it is done; a progress bar on a terminal, plain lines elsewhere."""
     threads = max(1, (os.cpu_count() or 1) // ranks) if ranks > 1 else None
-    total = sum(START_COST + steps * stage.step_cost for stage in stages)
+    total = repeats * sum(START_COST + steps * stage.step_cost for stage in stages)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -33,7 +35,7 @@ def run_stages(
     spent = 0.0
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("", total=total, speed="")
-        for stage in stages:
+        for stage in stages * repeats:  # a noisy minute then does not hit one stage only
 
             def report(done: int, speed: float, stage: Stage = stage, spent: float = spent) -> None:
                 now = spent + START_COST + done * stage.step_cost
@@ -48,14 +50,35 @@ def run_stages(
             told = "FAILED: " + row["failed"] if "failed" in row else speed_of(row)
             took = time.monotonic() - began
             console.print(f"{stage.folder:<20} {told}  ({took:.0f} s)", markup=False)
-            yield row
+            yield row | {"lines": lines_changed(stage)}
 
 
 def speed_of(row: dict) -> str:
     return f"{table.number(row['img_per_s'])} img/s"
 
 
-def run(stages: list[Stage], steps: int, batch_size: int, ranks: int) -> int:
+def middle(rows: list[dict]) -> dict:
+    """One row for a stage's repeats: the median one, with all speeds; a failure stays one."""
+    for row in rows:
+        if "failed" in row or row.get("interrupted"):
+            return row
+    speeds = [row["img_per_s"] for row in rows]
+    if None in speeds:  # too short to time
+        return rows[0]
+    ordered = sorted(rows, key=lambda row: row["img_per_s"])
+    return ordered[(len(rows) - 1) // 2] | {"repeats": speeds}
+
+
+def commit() -> str:
+    """What the figures were made with; empty where there is no git."""
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""
+
+
+def run(stages: list[Stage], steps: int, batch_size: int, ranks: int, repeats: int = 1) -> int:
     console = launch.console()
     try:
         kind = data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
@@ -63,18 +86,30 @@ def run(stages: list[Stage], steps: int, batch_size: int, ranks: int) -> int:
         print(f"workshop: {error}", file=sys.stderr)
         return 1
     results = launch.results_folder()
-    console.print(
-        f"{len(stages)} stages of {steps} steps, batch {batch_size}, ranks {ranks}, data {kind}"
-    )
-    rows: list[dict] = []
-    for row in run_stages(stages, steps, batch_size, ranks, console):
-        rows.append(row)
-        if row.get("interrupted"):
+    told = f"{len(stages)} stages of {steps} steps, batch {batch_size}, ranks {ranks}, data {kind}"
+    console.print(told + (f", {repeats} times" if repeats > 1 else ""))
+    ladder = {
+        "date": datetime.date.today().isoformat(),
+        "commit": commit(),
+        "steps": steps,
+        "ceiling": {},
+    }
+    rounds = [ceiling.measure()]
+    done: dict[str, list[dict]] = {}
+    interrupted = False
+    for row in run_stages(stages, steps, batch_size, ranks, repeats, console):
+        done.setdefault(row["stage"], []).append(row)
+        interrupted = bool(row.get("interrupted"))
+        if interrupted:
             break
-    table.show(rows, console)
-    for path in table.write(rows, results):
+    else:
+        rounds.append(ceiling.measure())
+    ladder["ceiling"] = ceiling.best_of(rounds)
+    rows = ladder["rows"] = [middle(rows) for rows in done.values()]
+    table.show(ladder, console)
+    for path in table.write(ladder, results):
         console.print(f"wrote {os.path.relpath(path)}", markup=False)
-    if rows[-1].get("interrupted"):
+    if interrupted:
         return 130
     for row in rows:
         if "failed" in row:

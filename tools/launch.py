@@ -51,7 +51,8 @@ def command(job: Job, results: Path) -> list[str]:
     words += ["--batch-size", str(job.batch_size), "--data", str(data.DEFAULT_PATH)]
     words += ["--results", str(results)]
     if job.stage.profiles:
-        first, last = profiled_steps(job.steps)
+        images = data.SHAPES["x_train"][0]  # so many steps at most, in the stage's ten epochs
+        first, last = profiled_steps(min(job.steps, 10 * (images // (job.batch_size * job.ranks))))
         words += ["--logdir", str(results_folder() / "logs" / results.stem)]
         words += ["--profile-steps", str(first), str(last)]
     if job.ranks > 1:
@@ -101,6 +102,7 @@ def train(job: Job, name: str = "", report: Report = lambda done, speed: None) -
         except KeyboardInterrupt:  # it reached the stage too, which now sums up what it did
             interrupted = True
             copy.write(let_it_end(process))
+    row["log"] = [line for line in log.read_text().splitlines() if LOG_LINE.search(line)][-3:]
     try:
         row |= json.loads(results.read_text()) | {"stage": job.stage.folder}
     except (OSError, ValueError):

@@ -65,6 +65,28 @@ def measure(
             yield repeat, point
 
 
+def markdown(rows: list[dict]) -> str:
+    """The table of a run that was kept."""
+    lines = ["| " + " | ".join(HEADER) + " |", "|---|" + "--:|" * (len(HEADER) - 1)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in cells(points_of(rows)))])
+
+
+def points_of(rows: list[dict]) -> list[Point]:
+    return [Point(row["ranks"], row["threads"], row["repeats"]) for row in rows]
+
+
+def verdict(rows: list[dict]) -> str:
+    """The ranks against one process with all cores, where that is a row."""
+    points = points_of(rows)
+    alone, most = points[0], points[-1]
+    if alone.threads == most.threads or not alone.speed or not most.speed:
+        return ""
+    return (
+        f"{most.ranks} ranks of {most.threads} thread(s) are {most.speed / alone.speed:.2f}x "
+        f"one process with {alone.threads} threads"
+    )
+
+
 def cells(points: list[Point]) -> list[list[str]]:
     """ranks, img/s, spread, per rank, efficiency against the fewest ranks of the same kind."""
     first = next((p for p in points if p.threads == points[-1].threads), points[0])
@@ -152,21 +174,20 @@ def show(points: list[Point], console: Console) -> None:
     for row in cells(points):
         table.add_row(*row)
     console.print(table)
-    alone, most = points[0], points[-1]
-    if alone.threads != most.threads and alone.speed and most.speed:
-        console.print(
-            f"{most.ranks} ranks of {most.threads} thread(s) are {most.speed / alone.speed:.2f}x "
-            f"one process with {alone.threads} threads"
-        )
+    console.print(verdict(as_rows(points)))
+
+
+def as_rows(points: list[Point]) -> list[dict]:
+    return [
+        {"ranks": p.ranks, "threads": p.threads, "img_per_s": p.speed, "repeats": p.speeds}
+        for p in points
+    ]
 
 
 def write(stage: Stage, points: list[Point]) -> list[Path]:
     folder = launch.results_folder()
     paths = [folder / f"scale_{stage.folder}.{ending}" for ending in ("json", "png")]
-    rows = [
-        {"ranks": p.ranks, "threads": p.threads, "img_per_s": p.speed, "repeats": p.speeds}
-        for p in points
-    ]
-    save(paths[0], lambda part: part.write_text(json.dumps(rows, indent=2) + "\n"))
+    text = json.dumps({"points": as_rows(points)}, indent=2) + "\n"
+    save(paths[0], lambda part: part.write_text(text))
     draw(points, f"{stage.folder}: weak scaling", paths[1])
     return paths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+from tools.stages import FLOP_PER_IMAGE
 
 BAR_WIDTH = 48
 
@@ -26,56 +29,72 @@ def ratio(value: float | None, base: float | None) -> str:
     return f"{value / base:.2f}x" if value < 10 * base else f"{value / base:.0f}x"
 
 
-def cells(rows: list[dict]) -> list[list[str]]:
-    """stage, change, ms/step, img/s, x previous, x first, accuracy; a failed stage says so."""
-    table = []
+def of_ceiling(row: dict, ceiling: dict[str, float]) -> float | None:
+    """The share of this device's matrix-multiply speed, in the precision that the stage uses."""
+    peak = ceiling.get(row["precision"].replace("mixed_", "")) or ceiling.get("float32")
+    speed = row["img_per_s"]
+    return speed * FLOP_PER_IMAGE / peak / row["ranks"] if peak and speed else None
+
+
+def cells(ladder: dict) -> list[list[str]]:
+    """What the header names, for each stage; a failed stage says so."""
+    rows, table = ladder["rows"], []
     speeds = [None if "failed" in row else row["img_per_s"] for row in rows]
     for i, row in enumerate(rows):
         if "failed" in row:
-            table.append([row["stage"], "FAILED", "-", "-", "-", "-", "-"])
+            table.append([row["stage"], "FAILED", *["-"] * 7])
             continue
-        accuracy = row["test_accuracy"]
+        accuracy, share = row["test_accuracy"], of_ceiling(row, ladder["ceiling"])
         table.append(
             [
                 row["stage"],
                 row["change"],
+                f"{row['lines'] or '-'}",
                 number(row["step_ms_median"]),
                 number(speeds[i]),
                 ratio(speeds[i], speeds[i - 1]) if i else "-",
                 ratio(speeds[i], speeds[0]) if i else "-",
+                "-" if share is None else f"{100 * share:.1f}",
                 "-" if accuracy is None else f"{100 * accuracy:.1f} %",
             ]
         )
     return table
 
 
-def header(rows: list[dict]) -> list[str]:
-    first = rows[0]["stage"][:2]
-    return ["stage", "the one change", "ms/step", "img/s", "x prev.", f"x {first}", "accuracy"]
+def header(ladder: dict) -> list[str]:
+    times = [f"x {ladder['rows'][0]['stage'][:2]}", "% peak", "accuracy"]
+    return ["stage", "the one change", "lines", "ms/step", "img/s", "x prev.", *times]
 
 
-def provenance(rows: list[dict]) -> str:
+def provenance(ladder: dict) -> str:
     """Under every table: what was measured, on what."""
-    row = next((row for row in rows if "device" in row), None)
+    row = next((row for row in ladder["rows"] if "device" in row), None)
     if row is None:
         return ""
     kind = "real MNIST" if row["data"] == "mnist" else "SYNTHETIC DATA, not MNIST"
     versions = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
+    repeats = len(row.get("repeats", [0]))
+    median = f"median of {repeats} runs, each the median step" if repeats > 1 else "median step"
+    commit = f", commit {ladder['commit']}" if ladder["commit"] else ""
+    peak = ", ".join(f"{name} {speed / 1e9:,.0f}" for name, speed in ladder["ceiling"].items())
+    peak = peak and f"; peak: matrix multiply here, GFLOP/s: {peak}"
     return (
-        f"{row['device']}; {kind}; batch {row['global_batch']}, {row['ranks']} rank(s); median of "
-        f"the steps after {row['warmup_steps']} of warm-up; {versions}"
+        f"{row['device']}; {kind}; batch {row['global_batch']}, {row['ranks']} rank(s); "
+        f"{ladder['steps']} steps, {median} after {row['warmup_steps']} of warm-up; {versions}; "
+        f"{ladder['date']}{commit}{peak}"
     )
 
 
-def show(rows: list[dict], console: Console) -> None:
+def show(ladder: dict, console: Console) -> None:
+    rows, titles = ladder["rows"], header(ladder)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    columns = zip(*[header(rows), *cells(rows)])
+    columns = zip(*[titles, *cells(ladder)])
     width = sum(max(map(len, column)) + 2 for column in columns)
-    shown = [i for i in range(len(header(rows))) if i != 1 or width <= console.width]
+    shown = [i for i in range(len(titles)) if i != 1 or width <= console.width]
     for i in shown:
         justify = "left" if i < 2 else "right"
-        table.add_column(header(rows)[i], justify=justify, no_wrap=True)
-    for row in cells(rows):
+        table.add_column(titles[i], justify=justify, no_wrap=True)
+    for row in cells(ladder):
         style = "red" if row[1] == "FAILED" else None
         table.add_row(*(row[i] for i in shown), style=style)
     console.print(table)
@@ -84,25 +103,27 @@ def show(rows: list[dict], console: Console) -> None:
         speed = row.get("img_per_s") or 0
         bar = "█" * round(BAR_WIDTH * speed / fastest) if fastest else ""
         told = "failed" if "failed" in row else number(speed or None)
+        if "repeats" in row:
+            told += f"  ({number(min(row['repeats']))} to {number(max(row['repeats']))})"
         console.print(f"{row['stage']:<20} {bar} {told}")
-    console.print(f"\n{provenance(rows)}\n", markup=False)
+    console.print(f"\n{provenance(ladder)}\n", markup=False)
 
 
-def markdown(rows: list[dict]) -> str:
-    titles = header(rows)
+def markdown(ladder: dict) -> str:
+    titles = header(ladder)
     lines = ["| " + " | ".join(titles) + " |", "|---|---|" + "--:|" * (len(titles) - 2)]
-    lines += ["| " + " | ".join(row) + " |" for row in cells(rows)]
-    return "\n".join([*lines, "", provenance(rows), ""])
+    lines += ["| " + " | ".join(row) + " |" for row in cells(ladder)]
+    return "\n".join([*lines, "", provenance(ladder), ""])
 
 
-def draw(rows: list[dict], path: Path) -> None:
+def draw(ladder: dict, path: Path) -> None:
     """Horizontal bars, one per stage, on a log scale; the numbers stand beside them."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    good = [row for row in rows if row.get("img_per_s")]
+    good = [row for row in ladder["rows"] if row.get("img_per_s")]
     figure, axes = plt.subplots(figsize=(9, 0.55 * len(good) + 1.6), layout="constrained")
     speeds = [row["img_per_s"] for row in good]
     fastest = max(speeds, default=1)
@@ -120,8 +141,14 @@ def draw(rows: list[dict], path: Path) -> None:
     kind = "" if all(row["data"] == "mnist" for row in good) else " (SYNTHETIC data)"
     figure.suptitle(f"One MNIST CNN, the same training, stage by stage{kind}", x=0.02, ha="left")
     axes.set_title(good[0]["device"] if good else "", fontsize=9, loc="left", color="#555555")
-    save(path, lambda part: figure.savefig(part, dpi=140, format="png"))
+    made_of = {"Description": fingerprint(ladder)}
+    save(path, lambda part: figure.savefig(part, dpi=140, format="png", metadata=made_of))
     plt.close(figure)
+
+
+def fingerprint(ladder: dict) -> str:
+    """Tells of a chart whether it shows this run."""
+    return hashlib.sha256(json.dumps(ladder, sort_keys=True).encode()).hexdigest()
 
 
 def save(path: Path, write_to) -> None:
@@ -134,10 +161,10 @@ def save(path: Path, write_to) -> None:
         part.unlink(missing_ok=True)
 
 
-def write(rows: list[dict], folder: Path) -> list[Path]:
+def write(ladder: dict, folder: Path) -> list[Path]:
     """ladder.json, ladder.md and ladder.png."""
     paths = [folder / f"ladder.{ending}" for ending in ("json", "md", "png")]
-    save(paths[0], lambda part: part.write_text(json.dumps(rows, indent=2) + "\n"))
-    save(paths[1], lambda part: part.write_text(markdown(rows)))
-    draw(rows, paths[2])
+    save(paths[0], lambda part: part.write_text(json.dumps(ladder, indent=2) + "\n"))
+    save(paths[1], lambda part: part.write_text(markdown(ladder)))
+    draw(ladder, paths[2])
     return paths

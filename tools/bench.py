@@ -1,0 +1,157 @@
+"""`./workshop bench`: 06 against what a user would pick instead, in one run, in turns."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from tools import data, launch
+from tools.keras_fit import VARIANTS
+from tools.stages import ROOT, STAGES, Stage
+from tools.table import number, save
+
+
+@dataclass
+class Entry:
+    """One way to train, and its speed in each repeat."""
+
+    name: str
+    stage: Stage | None = None  # None: a variant of model.fit
+    variant: str = ""
+    speeds: list[float] = field(default_factory=list)
+    failed: str = ""
+
+    @property
+    def speed(self) -> float:
+        return statistics.median(self.speeds) if self.speeds else 0.0
+
+
+def entries() -> list[Entry]:
+    fit = [Entry(f"model.fit, {variant}", variant=variant) for variant in VARIANTS]
+    return [Entry(stage.folder, stage) for stage in (STAGES[-1], STAGES[2])] + fit
+
+
+def train(entry: Entry, steps: int, batch_size: int) -> dict:
+    """One repeat of an entry: its img_per_s, or why there is none."""
+    if entry.stage:
+        return launch.train(launch.Job(entry.stage, steps, batch_size), name=f"bench_{entry.name}")
+    results = launch.results_folder() / "bench_fit.json"
+    results.unlink(missing_ok=True)
+    words = [entry.variant, str(steps), str(batch_size), str(data.DEFAULT_PATH), str(results)]
+    child = subprocess.run(
+        [sys.executable, "-m", "tools.keras_fit", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if child.returncode:
+        lines = child.stderr.strip().splitlines()
+        return {"failed": lines[-1] if lines else f"exit status {child.returncode}"}
+    return json.loads(results.read_text())
+
+
+def measure(
+    entered: list[Entry], repeats: int, steps: int, batch_size: int
+) -> Iterator[tuple[int, Entry]]:
+    """In turns, so that a noisy minute hits all of them."""
+    for repeat in range(repeats):
+        for entry in entered:
+            if entry.failed:
+                continue
+            row = train(entry, steps, batch_size)
+            if row.get("interrupted"):
+                raise KeyboardInterrupt
+            if "failed" in row:
+                entry.failed = row["failed"]
+            elif row["img_per_s"]:
+                entry.speeds.append(row["img_per_s"])
+            yield repeat, entry
+
+
+HEADER = ["", "img/s", "spread", "06 is"]
+
+
+def cells(bench: dict) -> list[list[str]]:
+    ours = bench["rows"][0]["img_per_s"]
+    rows = []
+    for row in bench["rows"]:
+        if not row["img_per_s"]:
+            rows.append([row["name"], "failed", "-", "-"])
+            continue
+        spread = f"{number(min(row['repeats']))} to {number(max(row['repeats']))}"
+        factor = f"{ours / row['img_per_s']:.2f}x" if row is not bench["rows"][0] else "-"
+        rows.append([row["name"], number(row["img_per_s"]), spread, factor])
+    return rows
+
+
+def verdict(bench: dict) -> str:
+    """06 against the best that model.fit has."""
+    ours = bench["rows"][0]["img_per_s"]
+    fits = [row for row in bench["rows"] if row["name"].startswith("model.fit")]
+    best = max(fits, key=lambda row: row["img_per_s"])
+    if not ours or not best["img_per_s"]:
+        return "nothing to compare"
+    times = f"{ours / best['img_per_s']:.2f}x"
+    return f"batch {bench['batch_size']}: 06 is {times} the best {best['name']}"
+
+
+def markdown(bench: dict) -> str:
+    lines = ["| | img/s | spread | 06 is |", "|---|--:|--:|--:|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in cells(bench))])
+
+
+def show(bench: dict, console: Console) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, title in enumerate(HEADER):
+        table.add_column(title, justify="right" if i else "left", no_wrap=True)
+    for row in cells(bench):
+        table.add_row(*row)
+    console.print(table)
+    console.print(verdict(bench) + "\n", markup=False)
+
+
+def run(batch_sizes: list[int], repeats: int, steps: int | None) -> int:
+    console = launch.console()
+    try:
+        data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
+    except data.DataError as error:
+        print(f"workshop: {error}", file=sys.stderr)
+        return 1
+    status = 0
+    for batch_size in batch_sizes:
+        entered = entries()
+        count = steps or max(60, min(600, 6400 // batch_size))
+        console.print(f"batch {batch_size}: {repeats} x {count} steps, in turns")
+        for repeat, entry in measure(entered, repeats, count, batch_size):
+            told = (
+                f"FAILED: {entry.failed}" if entry.failed else f"{number(entry.speeds[-1])} img/s"
+            )
+            console.print(f"  {repeat + 1}/{repeats}  {entry.name:<42} {told}", markup=False)
+        bench = {
+            "batch_size": batch_size,
+            "steps": count,
+            "rows": [
+                {"name": e.name, "img_per_s": e.speed, "repeats": e.speeds, "failed": e.failed}
+                for e in entered
+            ],
+        }
+        show(bench, console)
+        path = launch.results_folder() / f"bench_{batch_size}.json"
+        text = json.dumps(bench, indent=2) + "\n"
+        save(path, lambda part, text=text: Path(part).write_text(text))
+        console.print(f"wrote {os.path.relpath(path)}", markup=False)
+        for entry in entered:
+            if entry.failed:
+                print(f"workshop: {entry.name} failed: {entry.failed}", file=sys.stderr)
+                status = 1
+    return status

@@ -1,0 +1,190 @@
+"""`./workshop results`: the last run's table; and every measured figure of the READMEs.
+
+A figure in a README stands between `<!--= WHAT -->` and `<!--/=-->`. WHAT is one of FIGURES below
+with its arguments; what stands between is made from the runs that are kept in measured/.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tools import bench, launch, scale, table
+from tools.stages import ROOT, STAGES
+
+KEPT = ROOT / "measured"
+CHART = ROOT / "images" / "ladder_cpu.png"
+MARK = re.compile(r"(<!--= ([^>]*?) -->)(.*?)(<!--/=-->)", re.S)
+LEFT_OUT = {"stage", "command", "global_batch", "seed", "versions", "interrupted"}  # of a summary
+OURS = {"change", "lines", "log", "repeats"}  # what the ladder added to a stage's own results
+
+
+class NoResults(Exception):
+    """There is no run to show, or not one to keep."""
+
+
+def read(folder: Path, name: str) -> dict:
+    try:
+        return json.loads((folder / name).read_text())
+    except FileNotFoundError:
+        told = f"no {name} in {os.path.relpath(folder)}: make it with ./workshop run"
+        raise NoResults(told) from None
+    except ValueError:
+        told = f"{os.path.relpath(folder / name)} is not whole: make it again"
+        raise NoResults(told) from None
+
+
+# --- the figures ---
+
+
+def row(number: str) -> dict:
+    rows = read(KEPT, "ladder.json")["rows"]
+    return next(row for row in rows if row["stage"].startswith(number))
+
+
+def ladder_table() -> str:
+    return "\n" + table.markdown(read(KEPT, "ladder.json"))
+
+
+def log(number: str) -> str:
+    """What the stage printed: its last steps, and its summary without what says little here."""
+    found = row(number)
+    lines = ["...", *found["log"]]
+    for name, value in found.items():
+        if name not in OURS | LEFT_OUT:
+            lines.append(f"{name:<15} {value}")
+    return "\n```\n" + "\n".join(lines) + "\n```\n"
+
+
+def speed(number: str) -> str:
+    return table.number(row(number)["img_per_s"])
+
+
+def milliseconds(number: str) -> str:
+    return f"{table.number(row(number)['step_ms_median'])} ms"
+
+
+def seconds_compiling(number: str) -> str:
+    return f"{row(number)['compile_s']:.1f} s"
+
+
+def factor(number: str, other: str) -> str:
+    """img/s against another stage's, to two figures: what a reader remembers."""
+    value = row(number)["img_per_s"] / row(other)["img_per_s"]
+    return f"{value:.0f}x" if value >= 9.95 else f"{value:.1f}x"
+
+
+def peak(number: str) -> str:
+    share = table.of_ceiling(row(number), read(KEPT, "ladder.json")["ceiling"])
+    return f"{100 * (share or 0):.0f} %"
+
+
+def gigaflops(precision: str) -> str:
+    return f"{read(KEPT, 'ladder.json')['ceiling'][precision] / 1e9:,.0f}"
+
+
+def tried() -> str:
+    """What 06 timed before it chose, as it logs it."""
+    speeds = row("06")["tried"] or {}
+    lines = [f"{way:<36}{speed:10,.0f} img/s" for way, speed in speeds.items() if speed]
+    return "\n```\n" + "\n".join(lines) + "\n```\n"
+
+
+def bench_table(batch_size: str) -> str:
+    return "\n" + bench.markdown(read(KEPT, f"bench_{batch_size}.json")) + "\n"
+
+
+def against_fit(batch_size: str) -> str:
+    return bench.verdict(read(KEPT, f"bench_{batch_size}.json"))
+
+
+def scale_table() -> str:
+    return "\n" + scale.markdown(read(KEPT, "scale_06_optimized.json")["points"]) + "\n"
+
+
+def scale_verdict() -> str:
+    return scale.verdict(read(KEPT, "scale_06_optimized.json")["points"])
+
+
+FIGURES: dict[str, Callable[..., str]] = {
+    "table": ladder_table,
+    "log": log,
+    "speed": speed,
+    "ms": milliseconds,
+    "compile": seconds_compiling,
+    "factor": factor,
+    "peak": peak,
+    "gflops": gigaflops,
+    "tried": tried,
+    "bench": bench_table,
+    "against-fit": against_fit,
+    "scale": scale_table,
+    "scale-verdict": scale_verdict,
+}
+
+
+def fill(text: str) -> str:
+    """The text with every figure as measured/ has it."""
+
+    def figure(found: re.Match[str]) -> str:
+        name, *arguments = found[2].split()
+        return found[1] + FIGURES[name](*arguments) + found[4]
+
+    return MARK.sub(figure, text)
+
+
+def readmes() -> list[Path]:
+    return [ROOT / "README.md", *sorted(ROOT.glob("[0-9]*/README.md"))]
+
+
+# --- the command ---
+
+
+def keep() -> list[Path]:
+    """Copy the last runs to measured/: a whole ladder on real MNIST, and what else there is."""
+    folder = launch.results_folder()
+    ladder = read(folder, "ladder.json")
+    rows = ladder["rows"]
+    if [row["stage"] for row in rows] != [stage.folder for stage in STAGES]:
+        raise NoResults("the last run was not of all stages: ./workshop run --repeats 3")
+    if any("failed" in row or row["interrupted"] or row["data"] != "mnist" for row in rows):
+        raise NoResults("the last run failed, was stopped, or was not on real MNIST: run it again")
+    for row in rows:
+        row.pop("command")  # names this machine's folders
+    KEPT.mkdir(exist_ok=True)
+    texts = {"ladder.json": json.dumps(ladder, indent=2) + "\n"}
+    for found in sorted([*folder.glob("bench_[0-9]*.json"), *folder.glob("scale_0*_*.json")]):
+        if "points" in (content := json.loads(found.read_text())) or "rows" in content:
+            texts[found.name] = found.read_text()
+    for name, text in texts.items():
+        table.save(KEPT / name, lambda part, text=text: part.write_text(text))
+    return [KEPT / name for name in texts]
+
+
+def write() -> list[Path]:
+    """Every README with the figures of measured/, and the chart."""
+    new = {path: fill(path.read_text()) for path in readmes()}
+    changed = [path for path, text in new.items() if text != path.read_text()]
+    for path in changed:
+        table.save(path, lambda part, path=path: part.write_text(new[path]))
+    table.draw(read(KEPT, "ladder.json"), CHART)
+    return [*changed, CHART]
+
+
+def run(keep_last: bool, write_readmes: bool) -> int:
+    console = launch.console()
+    try:
+        paths = keep() if keep_last else []
+        paths += write() if write_readmes else []
+        if not paths:
+            table.show(read(launch.results_folder(), "ladder.json"), console)
+    except NoResults as error:
+        print(f"workshop: {error}", file=sys.stderr)
+        return 1
+    for path in paths:
+        console.print(f"wrote {os.path.relpath(path)}", markup=False)
+    return 0
