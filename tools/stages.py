@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def results_path() -> Path:
+    """Where results and profiles go; it may not be there yet."""
+    return Path(os.environ.get("WORKSHOP_RESULTS") or ROOT / "results")
 
 
 @dataclass(frozen=True)
