@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from tools.doctor import machine, python, training
@@ -17,22 +18,21 @@ from tools.doctor.finding import Finding, as_text, terminal_width, wants_colour
 from tools.doctor.probe import ask
 from tools.logged_run import ProgressLine
 
-STEPS = ["libraries", "pkg_resources", "tensorflow", "gpus", "xla", "profiler", "plugin", "horovod"]
+STEPS = ["libraries", "pkg_resources", "tensorflow", "gpus", "xla", "precision"]
+STEPS += ["profiler", "plugin", "horovod"]
 RANKS = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 def examine(show: Callable[[str], None] = lambda step: None) -> Iterator[Finding]:
     """Every check, the quick ones first."""
     yield machine.check_container()
-    environment = python.check_environment()
-    yield environment
     there = python.is_there()
-    if there:
-        yield python.check_packages()
-    mnist = machine.check_mnist()
-    yield mnist
+    first = [python.check_environment()]
+    first += [python.check_packages()] if there else []
+    first += [machine.check_mnist()]
+    yield from first
     yield machine.check_folders()
-    yield machine.check_network(needed="fail" in (environment.status, mnist.status))
+    yield machine.check_network(needed=any(finding.status == "fail" for finding in first))
     if there:
         yield from examine_tensorflow(show)
 
@@ -44,13 +44,10 @@ def examine_tensorflow(show: Callable[[str], None]) -> Iterator[Finding]:
         return
     yield training.check_gpus(answers)
     yield training.check_xla(answers)
-    if not answers.results.get("gpus"):  # by itself: it is a measurement
-        measured = ask(["precision"], show=show)
-        answers.results.update(measured.results)
-        answers.errors.update(measured.errors)
     yield training.check_precision(answers)
     if not answers.results.get("gpus") and "amx_bf16" in machine.cpu_flags():
-        yield training.check_amx(ask(["amx"], {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}, show))
+        allowed = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}
+        yield training.check_amx(ask(["amx", "precision"], allowed, show))
     yield from training.check_profiler(answers)
     yield training.check_horovod(answers)
 
@@ -69,19 +66,16 @@ def run(as_json: bool) -> int:
         progress.clear()
         if not as_json and (speaks or finding.status == "fail"):
             print(as_text(finding, wants_colour(), terminal_width()), flush=True)
-    failed = [finding.check for finding in findings if finding.status == "fail"]
     if as_json and speaks:
         json.dump([dataclasses.asdict(finding) for finding in findings], sys.stdout, indent=1)
         print()
     elif speaks:
         print("\n" + summary(findings))
-    return 1 if failed else 0
+    return 1 if any(finding.status == "fail" for finding in findings) else 0
 
 
 def summary(findings: list[Finding]) -> str:
-    count = {status: 0 for status in ("ok", "warn", "fail")}
-    for finding in findings:
-        count[finding.status] += 1
+    count = Counter(finding.status for finding in findings)
     if count["fail"]:
         return (
             f"{count['fail']} of {len(findings)} checks failed: type what stands after the arrows."

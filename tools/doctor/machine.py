@@ -65,7 +65,7 @@ def check_container() -> Finding:
     if in_container():
         return ok("container", f"in an Apptainer container {name}".rstrip())
     if DOCKER.exists():
-        return ok("container", "in a Docker container")
+        return ok("container", f"Docker's, or made from such an image ({DOCKER} is there)")
     return ok("container", "none: this is the machine itself")
 
 

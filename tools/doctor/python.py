@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import site
 import sys
@@ -29,8 +28,10 @@ def shown(path: Path | str) -> str:
 
 def remake() -> str:
     """What to type for a new environment."""
+    if environment.use_own_python() and in_container():
+        return "build the image again (container/README.md); till then WORKSHOP_PYTHON_ENV=venv"
     if environment.use_own_python():
-        return f"install it anew for {sys.executable} (versions: requirements.txt)"
+        return f"{sys.executable} -m pip install '{choose_tensorflow(None)}' -r requirements.txt"
     return f"rm -r {shown(environment.venv_folder())} && ./workshop setup"
 
 
@@ -104,7 +105,7 @@ def check_packages() -> Finding:
     own = environment.use_own_python()
     wanted = {"tensorflow": TENSORFLOW_VERSION, **pins()}
     if own:
-        names = environment.IMPORTS["run"].replace("_", "-").split() + ["protobuf"]
+        names = [*environment.IMPORTS["run"].replace("_", "-").split(), "protobuf"]
         wanted = {name: version for name, version in wanted.items() if name in names}
     have = {name: installed(name) for name in wanted}
     missing = [name for name in wanted if have[name] is None]
@@ -136,15 +137,14 @@ def mend_packages(names: list[str]) -> str:
             "export PYTHONNOUSERSITE=1 (packages of your home folder, "
             f"{site.getusersitepackages()}, come first)"
         )
-    if environment.use_own_python() and in_container():
-        return "build the image again (container/README.md), with the versions of requirements.txt"
-    return install(*names) if len(names) <= 4 else remake()
+    in_image = environment.use_own_python() and in_container()  # there pip cannot write
+    return remake() if in_image or len(names) > 4 or "tensorflow" in names else install(*names)
 
 
 def from_home(name: str) -> bool:
     """Apptainer mounts the home folder, and with it what `pip install --user` left there."""
     try:
-        place = str(metadata.distribution(name).locate_file(""))
+        place = Path(str(metadata.distribution(name).locate_file("")))
     except metadata.PackageNotFoundError:
         return False
-    return bool(site.ENABLE_USER_SITE) and place.startswith(site.getusersitepackages() + os.sep)
+    return bool(site.ENABLE_USER_SITE) and place.is_relative_to(site.getusersitepackages())

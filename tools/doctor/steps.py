@@ -46,13 +46,15 @@ def pkg_resources() -> dict:
 
 def tensorflow() -> dict:
     started = time.perf_counter()
-    import keras
     import tensorflow as tf
+
+    seconds = time.perf_counter() - started
+    import keras
 
     return {
         "version": tf.__version__,
         "keras": keras.__version__,
-        "seconds": round(time.perf_counter() - started, 1),
+        "seconds": round(seconds, 1),
         "cuda": tf.sysconfig.get_build_info().get("cuda_version", ""),
         "cuda_build": tf.test.is_built_with_cuda(),
     }
@@ -84,8 +86,11 @@ def xla() -> dict:
 
 
 def precision() -> dict[str, float]:
-    """Milliseconds of the network's heaviest convolution with its gradients, batch 64."""
+    """Milliseconds of the network's heaviest convolution with its gradients, on a CPU."""
     import tensorflow as tf
+
+    if tf.config.list_physical_devices("GPU"):
+        return {}  # its compute capability tells
 
     @tf.function
     def gradients(images: tf.Tensor, kernel: tf.Tensor) -> list[tf.Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from tools import environment, machine
+from tools import environment
 from tools.doctor import machine as facts
 from tools.doctor.finding import Finding, fail, ok, warn
 from tools.doctor.probe import SAFE_ISA, Answers
@@ -31,7 +31,7 @@ def check_tensorflow(answers: Answers) -> Finding:
         cuda = f"built for CUDA {told['cuda']}" if told["cuda_build"] else "built for the CPU"
         what = f"{told['version']} with Keras {told['keras']}, {cuda}, imported in"
         return ok(check, f"{what} {told['seconds']} s")
-    what = f"import tensorflow: {shortened(error)}"
+    what = f"import tensorflow: {shortened(error)}; so nothing that needs it was looked at"
     if "SIGILL" in error:
         mend = "take a machine whose CPU has AVX (grep avx /proc/cpuinfo): the wheels need it"
         return fail(check, what, mend)
@@ -95,7 +95,7 @@ def check_gpus(answers: Answers) -> Finding:
 
 def mend_flavour() -> str:
     if environment.use_own_python():
-        return f"python -m pip install 'tensorflow[and-cuda]=={TENSORFLOW_VERSION}'"
+        return remake()
     if os.environ.get("WORKSHOP_TENSORFLOW"):
         return "unset WORKSHOP_TENSORFLOW; ./workshop setup"
     return "./workshop setup"
@@ -168,32 +168,48 @@ def check_amx(amx: Answers) -> Finding:
 
 
 def check_profiler(answers: Answers) -> list[Finding]:
-    return [check_recording(answers), check_plugin(answers), check_pkg_resources(answers)]
+    """On a GPU machine also the library it listens with, and the right to."""
+    found = [check_recording(answers)]
+    if has_nvidia_gpu():
+        found += [check_cupti(answers), check_counters(answers)]
+    return [*found, check_plugin(answers), check_pkg_resources(answers)]
 
 
 def check_recording(answers: Answers) -> Finding:
-    """On a GPU: the library it listens with, the right to, and then whether it heard anything."""
     check, error = "profiler", answers.errors.get("profiler")
     if error:
         return fail(check, f"recorded no profile: {shortened(error)}", remake())
     if not answers.results.get("gpus"):
-        return ok(check, "records a step; without a GPU it needs no CUPTI")
-    if not answers.results.get("libraries", {}).get("cupti"):
-        mend = "export LD_LIBRARY_PATH=/usr/local/cuda/extras/CUPTI/lib64:$LD_LIBRARY_PATH"
-        return warn(check, "libcupti is not found: profiles will lack the GPU", mend)
-    if facts.counters_restricted() and os.geteuid() != 0:
-        return warn(
-            check,
-            "the driver keeps the GPU's counters to the administrator (RmProfilingAdminOnly: 1): "
-            "profiles may lack the GPU",
-            "the administrator sets: options nvidia NVreg_RestrictProfilingToAdminUsers=0 "
-            "(in /etc/modprobe.d, then reboots); you can ask, or profile on another node",
-        )
+        return ok(check, "records a step, on the CPU")
     if not answers.results["profiler"]["gpu"]:
         said = re.findall(r"CUPTI_ERROR_\w+", answers.said)
         what = f"the recorded step has no GPU events ({', '.join(said[-1:]) or 'no reason given'})"
-        return warn(check, what, "look for CUPTI in the log of: python train_MNIST.py (stage 04)")
-    return ok(check, "records a step with its GPU events; the counters are free to read")
+        return warn(
+            check, what, "see the lines on cupti and counters; if both are ok: another node"
+        )
+    return ok(check, "records a step, with its GPU events")
+
+
+def check_cupti(answers: Answers) -> Finding:
+    found = answers.results.get("libraries", {}).get("cupti")
+    if found:
+        return ok("cupti", f"{found} is found")
+    mend = "export LD_LIBRARY_PATH=/usr/local/cuda/extras/CUPTI/lib64:$LD_LIBRARY_PATH"
+    return warn("cupti", "libcupti is not found: profiles will lack the GPU", mend)
+
+
+def check_counters(answers: Answers) -> Finding:
+    if not facts.counters_restricted():
+        return ok("counters", "the driver does not keep the GPU's counters to the administrator")
+    what = "the driver keeps the GPU's counters to the administrator (RmProfilingAdminOnly: 1)"
+    if answers.results.get("profiler", {}).get("gpu"):
+        return ok("counters", f"{what}; the profile has its GPU events all the same")
+    return warn(
+        "counters",
+        f"{what}: profiles may lack the GPU",
+        "the administrator puts this in a file of /etc/modprobe.d, and reboots: "
+        "options nvidia NVreg_RestrictProfilingToAdminUsers=0",
+    )
 
 
 def check_plugin(answers: Answers) -> Finding:
