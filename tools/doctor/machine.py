@@ -143,7 +143,7 @@ def check_network(needed: bool) -> Finding:
         return warn("network", f"the proxy {host}:{port} (https_proxy) does not answer", mend)
     if answers(OUTSIDE, 443):
         return ok("network", f"a direct route to {OUTSIDE}")
-    what = f"no route to {OUTSIDE}, and https_proxy is not set"
+    what = f"no route to {OUTSIDE}, no https_proxy"
     if not needed:
         return ok("network", f"{what}; nothing is left to fetch")
     return warn("network", what, f"export https_proxy=http://HOST:PORT (your site's), or {where}")

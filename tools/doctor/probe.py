@@ -43,7 +43,7 @@ def ask(
             return answers
         step, why = ended
         answers.errors[step] = why
-        if step == "tensorflow":  # all the later ones import it too
+        if step in ("tensorflow", "amx"):  # what comes after them needs them
             return answers
         waiting = waiting[waiting.index(step) + 1 :]
     return answers

@@ -120,7 +120,7 @@ def check_xla(answers: Answers) -> Finding:
     if error:
         return fail("xla", f"a small function did not compile: {shortened(error)}", remake())
     seconds = answers.results["xla"]["seconds"]
-    return ok("xla", f"compiles a small function, and right, in {seconds} s")
+    return ok("xla", f"compiles a small function correctly, in {seconds} s")
 
 
 def check_precision(answers: Answers) -> Finding:
@@ -158,7 +158,7 @@ def check_amx(amx: Answers) -> Finding:
     what = f"this CPU announces AMX, but a bfloat16 product with it failed: {shortened(error)}"
     mend = f"export ONEDNN_MAX_CPU_ISA={SAFE_ISA}"
     if allowed is None:
-        return warn("amx", what, f"{mend} for your own code; the stages set it themselves")
+        return warn("amx", what, f"{mend} for your own code; stages 05 and 06 set it")
     if "AMX" in allowed.upper() or allowed.upper() in ("ALL", "DEFAULT"):
         return fail("amx", f"{what}; ONEDNN_MAX_CPU_ISA={allowed} allows it", mend)
     return ok("amx", f"{what}; ONEDNN_MAX_CPU_ISA={allowed} keeps it off")
@@ -227,8 +227,8 @@ def check_plugin(answers: Answers) -> Finding:
     if (version or "").split(".")[:2] != tensorflow.split(".")[:2]:
         what = f"tensorboard-plugin-profile {version} is not the one for TensorFlow {tensorflow}"
         return warn(check, what, install("tensorboard-plugin-profile", "protobuf"))
-    what = f"tensorboard-plugin-profile {version}, protobuf {installed('protobuf')}"
-    return ok(check, f"{what}: read what TensorFlow {tensorflow} recorded")
+    what = f"tensorboard-plugin-profile {version} (protobuf {installed('protobuf')})"
+    return ok(check, f"{what} reads TensorFlow {tensorflow}'s profile")
 
 
 def check_pkg_resources(answers: Answers) -> Finding:
