@@ -179,6 +179,22 @@ def test_without_an_environment_it_still_runs_and_installs_nothing(tmp_path, mni
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_environment_whose_python_does_not_run(tmp_path) -> None:
+    broken = tmp_path / "bin" / "python"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\nexit 127\n")
+    broken.chmod(0o755)
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "workshop"), "doctor", "--json"],
+        env=environment(WORKSHOP_VENV=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    found = {each["check"]: each for each in json.loads(ran.stdout)}
+    assert ran.returncode == 1 and found["environment"]["status"] == "fail"
+
+
 def test_without_numpy_the_data_is_not_called_verified(tmp_path) -> None:
     faults = package(tmp_path, "numpy", "raise ImportError('no numpy')")
     _, found = run_doctor(faults, WORKSHOP_VENV=str(tmp_path / "none"))
