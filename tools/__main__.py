@@ -92,8 +92,20 @@ def data(argv: list[str]) -> int:
     return module.main(argv)
 
 
+def doctor(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="./workshop doctor",
+        description="Check this machine, and say how to mend what is wrong. Installs nothing.",
+    )
+    parser.add_argument("--json", action="store_true", help="the findings as JSON")
+    args = parser.parse_args(argv)
+    from tools import doctor as module
+
+    return module.run(args.json)
+
+
 def main() -> int:
-    known = {"run": run, "bench": bench, "results": results, "scale": scale}
+    known = {"run": run, "bench": bench, "results": results, "scale": scale, "doctor": doctor}
     command = (known | {"test": test, "data": data})[sys.argv[1]]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl+C: no stage is left alone
     try:

@@ -53,6 +53,13 @@ def python_of(folder: Path) -> str:
     return str(folder / "bin" / "python")
 
 
+def runs(python: str) -> bool:
+    try:
+        return subprocess.run([python, "-I", "-c", ""], capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
 def log_of(folder: Path) -> Path:
     """Beside the venv, so that it outlives a venv that failed."""
     return folder.with_name(folder.name + "-install.log")
@@ -264,6 +271,14 @@ def hand_over(python: str, argv: list[str], venv: Path | None = None) -> NoRetur
     os.execve(python, [python, "-c", START_TOOLS, str(ROOT), *argv], env)
 
 
+def start_doctor(argv: list[str]) -> NoReturn:
+    """In the environment as it is, if any: it is there to tell what is missing, not to add it."""
+    folder = venv_folder()
+    if not use_own_python() and runs(python_of(folder)):
+        hand_over(python_of(folder), argv, folder)
+    hand_over(sys.executable, argv)
+
+
 def start(argv: list[str]) -> int:
     command, options = argv[0], argv[1:]
     if {"-h", "--help"} & set(options) and command not in ("setup", "data"):
@@ -271,6 +286,8 @@ def start(argv: list[str]) -> int:
     if command == "setup" and not set(options) <= {"--test", "--horovod"}:
         say("usage: ./workshop setup [--test] [--horovod]")
         return 0 if {"-h", "--help"} & set(options) else 2
+    if command == "doctor":
+        start_doctor(argv)
     with_horovod = "--horovod" in options or command == "scale"
     with_horovod |= command == "run" and any(word.startswith("--ranks") for word in options)
     with_horovod |= command == "test" and os.environ.get("WORKSHOP_HOROVOD") != "0"

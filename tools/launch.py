@@ -17,7 +17,7 @@ from typing import TextIO
 from rich.console import Console
 
 from tools import data
-from tools.stages import ROOT, Stage
+from tools.stages import Stage, results_path
 
 LOG_LINE = re.compile(r"INFO - \((\d+), (\d+)\), Loss: .*throughput: ([\d.]+) img/s")
 Report = Callable[[int, float], None]  # steps done, img/s now
@@ -33,7 +33,7 @@ class Job:
 
 
 def results_folder() -> Path:
-    folder = Path(os.environ.get("WORKSHOP_RESULTS") or ROOT / "results")
+    folder = results_path()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

@@ -1,0 +1,150 @@
+"""Is there an environment, and does it hold what requirements.txt pins?"""
+
+from __future__ import annotations
+
+import re
+import site
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from tools import environment
+from tools.doctor.finding import Finding, fail, ok, warn
+from tools.logged_run import Problem
+from tools.machine import TENSORFLOW_VERSION, choose_tensorflow, in_container
+from tools.stages import ROOT
+
+PIN = re.compile(r"^([\w.-]+)==([^\s;#]+)(?:; python_version < \"3\.(\d+)\")?")
+PYTHON = ".".join(map(str, sys.version_info[:3]))
+# In a container that brings its own Python these decide whether things fit together.
+MUST_FIT = ("tensorflow", "keras", "protobuf", "tensorboard", "tensorboard-plugin-profile")
+
+
+def shown(path: Path | str) -> str:
+    """Short where it lies in the repository."""
+    path = Path(path)
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
+
+
+def remake() -> str:
+    """What to type for a new environment."""
+    if environment.use_own_python() and in_container():
+        return "build the image again (container/README.md); till then WORKSHOP_PYTHON_ENV=venv"
+    if environment.use_own_python():
+        return f"{sys.executable} -m pip install '{choose_tensorflow(None)}' -r requirements.txt"
+    return f"rm -r {shown(environment.venv_folder())} && ./workshop setup"
+
+
+def install(*names: str) -> str:
+    """What to type for these packages in their pinned versions."""
+    versions = {**pins(), "tensorflow": TENSORFLOW_VERSION}
+    words = [f"{name}=={versions[name]}" for name in names]
+    return f"{shown(sys.executable)} -m pip install --no-deps {' '.join(words)}"
+
+
+def pins() -> dict[str, str]:
+    """What requirements.txt asks of this Python, by name."""
+    found = map(PIN.match, (ROOT / environment.REQUIREMENTS["run"]).read_text().splitlines())
+    return {
+        match[1].lower().replace("_", "-"): match[2]
+        for match in found
+        if match and (not match[3] or sys.version_info < (3, int(match[3])))
+    }
+
+
+def installed(name: str) -> str | None:
+    """The version of a package; TensorFlow has more than one."""
+    for package in (
+        (name, "tensorflow-cpu", "tensorflow-intel") if name == "tensorflow" else (name,)
+    ):
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def is_there() -> bool:
+    """Whether this process runs in the environment that ./workshop would use."""
+    if environment.use_own_python():
+        return True
+    return Path(sys.prefix).resolve() == environment.venv_folder().resolve()
+
+
+def check_environment() -> Finding:
+    check, folder = "environment", environment.venv_folder()
+    if environment.use_own_python():
+        return ok(check, f"the Python that is here, {PYTHON}: {sys.executable}")
+    if not is_there():
+        return fail(
+            check,
+            f"there is none at {shown(folder)}, so TensorFlow was not looked at",
+            "./workshop setup (where there is a network; it takes about a minute)",
+        )
+    stamp = environment.read_stamp(folder)
+    try:
+        wanted = choose_tensorflow(stamp.get("tensorflow"))
+        todo = environment.plan(folder, ["run"], wanted)
+    except Problem as problem:  # WORKSHOP_TENSORFLOW is wrong
+        return fail(check, str(problem), "unset WORKSHOP_TENSORFLOW")
+    if todo == "ready":
+        return ok(check, f"{shown(folder)}, Python {PYTHON}")
+    if not stamp.get("complete"):
+        return fail(check, f"{shown(folder)} was not installed to the end", "./workshop setup")
+    if stamp.get("tensorflow") != wanted:
+        why = f"has {stamp.get('tensorflow')}; this machine wants {wanted}"
+    elif todo == "update":
+        why = "was made for another requirements.txt"
+    else:
+        why = f"was made for Python {stamp.get('python')}, not {PYTHON}"
+    return warn(check, f"{shown(folder)} {why}", "./workshop setup")
+
+
+def check_packages() -> Finding:
+    """Exactly the pins in our own venv; in a container the same releases of what must fit."""
+    own = environment.use_own_python()
+    wanted = {"tensorflow": TENSORFLOW_VERSION, **pins()}
+    if own:
+        names = [*environment.IMPORTS["run"].replace("_", "-").split(), "protobuf"]
+        wanted = {name: version for name, version in wanted.items() if name in names}
+    have = {name: installed(name) for name in wanted}
+    missing = [name for name in wanted if have[name] is None]
+    other = [
+        name for name in wanted if have[name] and not fits(have[name], wanted[name], name, own)
+    ]
+    if not missing and not other:
+        like = "fit" if own else "are as in"
+        return ok(
+            "packages",
+            f"TensorFlow {have['tensorflow']}; all {len(wanted)} {like} requirements.txt",
+        )
+    told = [f"{name} is missing" for name in missing]
+    told += [f"{name} is {have[name]}, not {wanted[name]}" for name in other]
+    more = f" and {len(told) - 4} more" if len(told) > 4 else ""
+    what = ", ".join(told[:4]) + more
+    return (fail if missing else warn)("packages", what, mend_packages(missing + other))
+
+
+def fits(have: str, want: str, name: str, own: bool) -> bool:
+    if not own:
+        return have == want
+    return name not in MUST_FIT or have.split(".")[:2] == want.split(".")[:2]
+
+
+def mend_packages(names: list[str]) -> str:
+    if any(map(from_home, names)):
+        return (
+            "export PYTHONNOUSERSITE=1 (packages of your home folder, "
+            f"{site.getusersitepackages()}, come first)"
+        )
+    in_image = environment.use_own_python() and in_container()  # there pip cannot write
+    return remake() if in_image or len(names) > 4 or "tensorflow" in names else install(*names)
+
+
+def from_home(name: str) -> bool:
+    """Apptainer mounts the home folder, and with it what `pip install --user` left there."""
+    try:
+        place = Path(str(metadata.distribution(name).locate_file("")))
+    except metadata.PackageNotFoundError:
+        return False
+    return bool(site.ENABLE_USER_SITE) and place.is_relative_to(site.getusersitepackages())

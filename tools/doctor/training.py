@@ -1,0 +1,283 @@
+"""What TensorFlow can do here, judged from the answers of the steps."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from tools import environment
+from tools.doctor import machine as facts
+from tools.doctor.finding import Finding, fail, ok, warn
+from tools.doctor.probe import SAFE_ISA, Answers
+from tools.doctor.python import install, installed, pins, remake
+from tools.machine import TENSORFLOW_VERSION, has_nvidia_gpu, in_container
+
+OLDEST_DRIVER = 525  # of CUDA 12, by NVIDIA's table of minor version compatibility
+# Lines of TensorFlow's own log that say why it found no GPU
+NO_GPU = re.compile(
+    r"(Could not load dynamic library '[^']+'|failed call to cuInit.*|CUDA_ERROR_\w+.*"
+    r"|.*does not match DSO version.*|Cannot dlopen .*?libraries)",
+    re.I,
+)
+# As the stages look for them: how many processes the launcher has started
+LAUNCHERS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+PROFILER = ("tensorboard", "tensorboard-plugin-profile", "protobuf")
+
+
+def check_tensorflow(answers: Answers) -> Finding:
+    check, error = "tensorflow", answers.errors.get("tensorflow")
+    if error is None:
+        told = answers.results["tensorflow"]
+        cuda = f"built for CUDA {told['cuda']}" if told["cuda_build"] else "built for the CPU"
+        what = f"{told['version']} with Keras {told['keras']}, {cuda}, imported in"
+        return ok(check, f"{what} {told['seconds']} s")
+    what = f"import tensorflow: {shortened(error)}; so nothing that needs it was looked at"
+    if "SIGILL" in error:
+        mend = "take a machine whose CPU has AVX (grep avx /proc/cpuinfo): the wheels need it"
+        return fail(check, what, mend)
+    if error.startswith("no answer"):
+        mend = (
+            "put the environment on a faster disk: WORKSHOP_VENV=/local/disk/venv ./workshop setup"
+        )
+        return fail(check, what, mend)
+    return fail(check, what, mend_versions("tensorflow", "keras", "numpy", "protobuf"))
+
+
+def shortened(text: str, length: int = 150) -> str:
+    return text if len(text) <= length else text[: length - 4] + " ..."
+
+
+def mend_versions(*names: str) -> str:
+    """The pinned versions of those that differ; if none does, the environment anew."""
+    wanted = {**pins(), "tensorflow": TENSORFLOW_VERSION}
+    other = [name for name in names if installed(name) != wanted[name]]
+    return install(*other) if other and "tensorflow" not in other else remake()
+
+
+# --- the GPUs ---
+
+
+def check_gpus(answers: Answers) -> Finding:
+    """Which GPUs TensorFlow sees; if none, the first reason that holds."""
+    check, seen = "gpu", answers.results.get("gpus", [])
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if seen:
+        names = " and ".join(sorted({gpu["name"] for gpu in seen}))
+        note = f" (CUDA_VISIBLE_DEVICES={hidden})" if hidden else ""
+        return ok(check, f"{len(seen)} x {names}{note}, driver {facts.driver_version()}")
+    if not has_nvidia_gpu():
+        if not facts.nvidia_on_the_bus():
+            return ok(check, "no NVIDIA GPU here: the stages run on the CPU")
+        return warn(
+            check,
+            "there is an NVIDIA GPU, but its driver is not loaded: the stages run on the CPU",
+            f"install the NVIDIA driver, {OLDEST_DRIVER} or later; then ./workshop setup",
+        )
+    if hidden is not None and hidden.strip() in ("", "-1", "NoDevFiles"):
+        what = f"CUDA_VISIBLE_DEVICES='{hidden}' hides the GPU: the stages would run on the CPU"
+        return fail(check, what, "unset CUDA_VISIBLE_DEVICES")
+    if not answers.results["tensorflow"]["cuda_build"]:
+        return fail(
+            check, "TensorFlow is built for the CPU, this machine has a GPU", mend_flavour()
+        )
+    driver = facts.driver_version()
+    if driver and int(driver.split(".")[0]) < OLDEST_DRIVER:
+        what = f"the NVIDIA driver {driver} is too old for CUDA 12"
+        return fail(check, what, f"ask for driver {OLDEST_DRIVER} or later, or another node")
+    if not answers.results.get("libraries", {}).get("cuda"):
+        return no_libcuda(check)
+    said = list(dict.fromkeys(NO_GPU.findall(answers.said)))
+    why = shortened("; ".join(said[-3:])) or "TensorFlow's log does not say why"
+    note = f" (CUDA_VISIBLE_DEVICES={hidden})" if hidden else ""
+    mend = f"nvidia-smi must list the GPU (in a job: ask for one); if it does: {remake()}"
+    return fail(check, f"TensorFlow sees no GPU{note}: {why}", mend)
+
+
+def mend_flavour() -> str:
+    if environment.use_own_python():
+        return remake()
+    if os.environ.get("WORKSHOP_TENSORFLOW"):
+        return "unset WORKSHOP_TENSORFLOW; ./workshop setup"
+    return "./workshop setup"
+
+
+def no_libcuda(check: str) -> Finding:
+    if in_container():
+        what = "the driver is not in the container (no libcuda.so.1): started without --nv"
+        return fail(check, what, "apptainer exec --nv IMAGE ... (or singularity exec --nv)")
+    return fail(
+        check,
+        "the driver is loaded, but its library libcuda.so.1 is not found",
+        "add its folder to LD_LIBRARY_PATH, or install the driver's CUDA part (libcuda1 in Debian)",
+    )
+
+
+# --- compiling, and number formats ---
+
+
+def check_xla(answers: Answers) -> Finding:
+    error = answers.errors.get("xla")
+    if error:
+        return fail("xla", f"a small function did not compile: {shortened(error)}", remake())
+    seconds = answers.results["xla"]["seconds"]
+    return ok("xla", f"compiles a small function correctly, in {seconds} s")
+
+
+def check_precision(answers: Answers) -> Finding:
+    """By compute capability on a GPU; measured on a CPU, whose flags promise too much."""
+    check, seen = "precision", answers.results.get("gpus")
+    if seen:
+        return ok(check, tensor_cores(tuple(min(gpu["capability"] or (0, 0) for gpu in seen))))
+    if "precision" in answers.errors:
+        what = f"bfloat16 does not work here: {shortened(answers.errors['precision'])}"
+        return warn(check, what, "give stages 05 and 06 --precision float32")
+    single, half = (answers.results["precision"][name] for name in ("float32", "bfloat16"))
+    pays = "bfloat16 pays" if half < 0.9 * single else "float32 is the choice"
+    what = f"a convolution's step takes {single:.1f} ms in float32, {half:.1f} ms in bfloat16"
+    return ok(check, f"{what}: {pays} here; float16 is for GPUs")
+
+
+def tensor_cores(capability: tuple[int, ...]) -> str:
+    number = ".".join(map(str, capability))
+    if capability >= (8, 0):
+        return f"compute capability {number}: tensor cores for float16, bfloat16 and TF32"
+    if capability >= (7, 0):
+        return f"compute capability {number}: tensor cores for float16, none for bfloat16"
+    return f"compute capability {number}: no tensor cores, float32 is the choice"
+
+
+def check_amx(amx: Answers) -> Finding:
+    """CPUs announce AMX in their flags; on some machines using it ends the program."""
+    allowed = os.environ.get("ONEDNN_MAX_CPU_ISA")
+    error = amx.errors.get("amx")
+    if not error:
+        times = amx.results.get("precision", {})
+        told = f", the bfloat16 step in {times['bfloat16']:.1f} ms" if times else ""
+        use = "ONEDNN_MAX_CPU_ISA=AVX512_CORE_AMX lets stages 05 and 06 use it"
+        return ok("amx", f"works{told}; {use}")
+    what = f"this CPU announces AMX, but a bfloat16 product with it failed: {shortened(error)}"
+    mend = f"export ONEDNN_MAX_CPU_ISA={SAFE_ISA}"
+    if allowed is None:
+        return warn("amx", what, f"{mend} for your own code; stages 05 and 06 set it")
+    if "AMX" in allowed.upper() or allowed.upper() in ("ALL", "DEFAULT"):
+        return fail("amx", f"{what}; ONEDNN_MAX_CPU_ISA={allowed} allows it", mend)
+    return ok("amx", f"{what}; ONEDNN_MAX_CPU_ISA={allowed} keeps it off")
+
+
+# --- the profiler ---
+
+
+def check_profiler(answers: Answers) -> list[Finding]:
+    """On a GPU machine also the library it listens with, and the right to."""
+    found = [check_recording(answers)]
+    if has_nvidia_gpu():
+        found += [check_cupti(answers), check_counters(answers)]
+    return [*found, check_plugin(answers), check_pkg_resources(answers)]
+
+
+def check_recording(answers: Answers) -> Finding:
+    check, error = "profiler", answers.errors.get("profiler")
+    if error:
+        return fail(check, f"recorded no profile: {shortened(error)}", remake())
+    if not answers.results.get("gpus"):
+        return ok(check, "records a step, on the CPU")
+    if not answers.results["profiler"]["gpu"]:
+        said = re.findall(r"CUPTI_ERROR_\w+", answers.said)
+        what = f"the recorded step has no GPU events ({', '.join(said[-1:]) or 'no reason given'})"
+        return warn(
+            check, what, "see the lines on cupti and counters; if both are ok: another node"
+        )
+    return ok(check, "records a step, with its GPU events")
+
+
+def check_cupti(answers: Answers) -> Finding:
+    found = answers.results.get("libraries", {}).get("cupti")
+    if found:
+        return ok("cupti", f"{found} is found")
+    mend = "export LD_LIBRARY_PATH=/usr/local/cuda/extras/CUPTI/lib64:$LD_LIBRARY_PATH"
+    return warn("cupti", "libcupti is not found: profiles will lack the GPU", mend)
+
+
+def check_counters(answers: Answers) -> Finding:
+    if not facts.counters_restricted():
+        return ok("counters", "the driver does not keep the GPU's counters to the administrator")
+    what = "the driver keeps the GPU's counters to the administrator (RmProfilingAdminOnly: 1)"
+    if answers.results.get("profiler", {}).get("gpu"):
+        return ok("counters", f"{what}; the profile has its GPU events all the same")
+    return warn(
+        "counters",
+        f"{what}: profiles may lack the GPU",
+        "the administrator puts this in a file of /etc/modprobe.d, and reboots: "
+        "options nvidia NVreg_RestrictProfilingToAdminUsers=0",
+    )
+
+
+def check_plugin(answers: Answers) -> Finding:
+    check, error = "plugin", answers.errors.get("plugin")
+    version = installed("tensorboard-plugin-profile")
+    if error:
+        what = f"TensorBoard's profile plugin {version or ''} fails: {shortened(error)}"
+        other = mend_versions(*PROFILER)
+        if version == pins()["tensorboard-plugin-profile"] and other == remake():
+            other = install("tensorboard-plugin-profile").replace(
+                "install", "install --force-reinstall"
+            )
+        return fail(check, what, other)
+    tensorflow = answers.results["tensorflow"]["version"]
+    if (version or "").split(".")[:2] != tensorflow.split(".")[:2]:
+        what = f"tensorboard-plugin-profile {version} is not the one for TensorFlow {tensorflow}"
+        return warn(check, what, install("tensorboard-plugin-profile", "protobuf"))
+    what = f"tensorboard-plugin-profile {version} (protobuf {installed('protobuf')})"
+    return ok(check, f"{what} reads TensorFlow {tensorflow}'s profile")
+
+
+def check_pkg_resources(answers: Answers) -> Finding:
+    check, version = "setuptools", installed("setuptools")
+    if "pkg_resources" in answers.errors:
+        what = f"setuptools {version} has no working pkg_resources, which TensorBoard imports"
+        return fail(check, what, install("setuptools"))
+    return ok(check, f"{version}, with the pkg_resources that TensorBoard imports")
+
+
+# --- many processes ---
+
+
+def number_of(name: str) -> int:
+    value = os.environ.get(name, "")
+    return int(value) if value.isdigit() else 1
+
+
+def check_horovod(answers: Answers) -> Finding:
+    """Built with what; and does it see as many ranks as a launcher has started?"""
+    check, error = "horovod", answers.errors.get("horovod")
+    launcher = max(LAUNCHERS, key=number_of)
+    started = number_of(launcher)
+    asked = f"{launcher}={started}"
+    if error and installed("horovod") is None:
+        if started > 1:
+            what = f"not installed, and {asked}: every process would train alone"
+            return fail(check, what, "./workshop setup --horovod")
+        if len(answers.results.get("gpus", [])) > 1:
+            what = "not installed: the stages use one of the GPUs"
+            return warn(check, what, "./workshop setup --horovod")
+        return ok(check, "not installed; for many ranks: ./workshop setup --horovod")
+    if error:
+        again = "" if environment.use_own_python() else " --horovod"
+        what = f"{installed('horovod')} does not work: {shortened(error)}"
+        return fail(check, what, remake() + again)
+    told = answers.results["horovod"]
+    what = f"{told['version']} for TensorFlow, with {', '.join(told['built']) or 'no exchange'}"
+    if told["size"] < started:
+        mend = f"horovodrun -np {started} python train_MNIST.py"
+        if "MPI" not in told["built"]:
+            mend += (
+                " (this Horovod is built without MPI, so mpiexec and srun cannot join its ranks)"
+            )
+        return fail(check, f"{what}; it sees {told['size']} rank(s), but {asked}", mend)
+    if len(answers.results.get("gpus", [])) > 1 and "NCCL" not in told["built"]:
+        what += "; without NCCL the GPUs exchange through the host"
+        return warn(
+            check, what, "./workshop setup --horovod where nvcc and nccl.h are, or the container"
+        )
+    ranks = f"{told['size']} of {started} rank(s) seen" if started > 1 else "1 rank, no launcher"
+    return ok(check, f"{what}; {ranks}")
