@@ -87,11 +87,22 @@ def gigaflops(precision: str) -> str:
     return f"{read(KEPT, 'ladder.json')['ceiling'][precision] / 1e9:,.0f}"
 
 
+def text(name: str) -> str:
+    """Output that was kept as it was printed."""
+    return f"\n```\n{(KEPT / name).read_text()}```\n"
+
+
 def tried() -> str:
     """What 06 timed before it chose, as it logs it."""
     speeds = row("06")["tried"] or {}
     lines = [f"{way:<36}{speed:10,.0f} img/s" for way, speed in speeds.items() if speed]
     return "\n```\n" + "\n".join(lines) + "\n```\n"
+
+
+def limit() -> str:
+    """How long 06 may choose, from its own source."""
+    found = re.search(r"^TUNING_S = (\d+)", STAGES[-1].script.read_text(), re.M)
+    return found[1] if found else "?"
 
 
 def bench_table(batch_size: str) -> str:
@@ -119,7 +130,9 @@ FIGURES: dict[str, Callable[..., str]] = {
     "factor": factor,
     "peak": peak,
     "gflops": gigaflops,
+    "text": text,
     "tried": tried,
+    "limit": limit,
     "bench": bench_table,
     "against-fit": against_fit,
     "scale": scale_table,

@@ -44,13 +44,13 @@ STAGES = (
     Stage("03_xla", "gradients compiled by XLA", 4),
     Stage("04_tf_profiler", "a window of steps profiled", 4, profiles=True),
     Stage("05_reduced_precision", "mixed precision", 4, profiles=True),
-    Stage("06_optimized", "data on device, 50 steps a call", 1),
+    Stage("06_optimized", "host out of the loop; measures", 1),
 )
 
 
 def lines_changed(stage: Stage) -> int | None:
     """How many lines of a stage's script are not in the stage's before it."""
-    i = STAGES.index(stage)
+    i = STAGES.index(stage) if stage in STAGES else 0
     if i == 0:
         return None
     old, new = (s.script.read_text().splitlines() for s in (STAGES[i - 1], stage))

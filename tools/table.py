@@ -88,9 +88,11 @@ def provenance(ladder: dict) -> str:
 def show(ladder: dict, console: Console) -> None:
     rows, titles = ladder["rows"], header(ladder)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    columns = zip(*[titles, *cells(ladder)])
-    width = sum(max(map(len, column)) + 2 for column in columns)
-    shown = [i for i in range(len(titles)) if i != 1 or width <= console.width]
+    widths = [max(map(len, column)) + 1 for column in zip(*[titles, *cells(ladder)])]
+    shown = list(range(len(titles)))
+    for droppable in (1, 2, 7):  # on a narrow terminal: the words, the lines, the ceiling
+        if sum(widths[i] for i in shown) > console.width:
+            shown.remove(droppable)
     for i in shown:
         justify = "left" if i < 2 else "right"
         table.add_column(titles[i], justify=justify, no_wrap=True)
