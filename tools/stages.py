@@ -38,13 +38,13 @@ class Stage:
 
 
 STAGES = (
-    Stage("00_baseline", "reads all data at every step", 9),
-    Stage("01_line_profiler", "read once, tf.data pipeline", 3, file="train_MNIST_iofix.py"),
+    Stage("00_baseline", "reads all data every step", 9),
+    Stage("01_line_profiler", "read once, then tf.data", 3, file="train_MNIST_iofix.py"),
     Stage("02_tf_function", "the step is a tf.function", 1),
     Stage("03_xla", "gradients compiled by XLA", 4),
     Stage("04_tf_profiler", "a window of steps profiled", 4, profiles=True),
     Stage("05_reduced_precision", "mixed precision", 4, profiles=True),
-    Stage("06_optimized", "host out of the loop; measures", 1),
+    Stage("06_optimized", "the host leaves the loop", 1),
 )
 
 

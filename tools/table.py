@@ -87,11 +87,11 @@ def provenance(ladder: dict) -> str:
 
 def show(ladder: dict, console: Console) -> None:
     rows, titles = ladder["rows"], header(ladder)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     widths = [max(map(len, column)) + 1 for column in zip(*[titles, *cells(ladder)])]
     shown = list(range(len(titles)))
     for droppable in (1, 2, 7):  # on a narrow terminal: the words, the lines, the ceiling
-        if sum(widths[i] for i in shown) > console.width:
+        if sum(widths[i] for i in shown) + 1 > console.width:
             shown.remove(droppable)
     for i in shown:
         justify = "left" if i < 2 else "right"
