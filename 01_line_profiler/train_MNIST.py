@@ -18,10 +18,10 @@ import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
-
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl+C while TensorFlow loads: just end
+import numpy as np
+
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors only: keeps the log readable
 import keras
