@@ -66,7 +66,9 @@ def report(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     from tools import report as module
 
-    return module.run(args.logdir, args.html, args.json, args.trace)
+    paths = [path for path in (args.logdir, args.other) if path]
+    files = {"html": args.html, "json": args.json, "trace": args.trace}
+    return module.run(paths, {kind: file for kind, file in files.items() if file})
 
 
 def test(argv: list[str]) -> int:

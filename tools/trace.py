@@ -46,6 +46,12 @@ def markers(traces: list[Trace]) -> int:
     return sum("step_num" in event.args for trace in traces for event in trace.proto.trace_events)
 
 
+def eager_calls(traces: list[Trace]) -> int:
+    """How many operations Python started one by one; a tf.function counts as one."""
+    start = "EagerLocalExecute"
+    return sum(e.name.startswith(start) for trace in traces for e in trace.proto.trace_events)
+
+
 # --- the file for Perfetto and chrome://tracing ---
 
 
@@ -79,8 +85,10 @@ def named(what: str, pid: int, tid: int, **args: object) -> dict:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
 
 
-def write_chrome(traces: list[Trace], path: Path) -> None:
-    with gzip.open(path, "wt", encoding="utf-8", compresslevel=5) as file:
+def write_chrome(traces: list[Trace], path: Path, name: Path) -> None:
+    """Packed if its final name says so; path may be a temporary one."""
+    opener = gzip.open if name.suffix == ".gz" else open
+    with opener(path, "wt", encoding="utf-8") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
         for i, event in enumerate(chrome_events(traces)):
             file.write((",\n" if i else "") + json.dumps(event))

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from tools.profile import Profile
 
-# From these shares of a step on, a cause is worth removing before the arithmetic is looked at. They
-# are the ones from which TensorFlow's own analysis calls a program "highly" bound by it.
+Verdict = tuple[str, str, str]  # kind, sentence, next
+
+# From these shares of a step on, a cause is worth removing before the arithmetic is looked at:
+# those from which TensorFlow's own analysis calls a program "highly" bound by it.
 LIMITS = {"input": 0.20, "compilation": 0.20, "launch": 0.15, "communication": 0.20, "other": 0.20}
-MARKERS = 'tf.profiler.experimental.Trace("train", step_num=step, _r=1)'
+MANY_CALLS = 20  # a step: one graph needs two or three, its batch included
+MARKER = 'tf.profiler.experimental.Trace("train", step_num=step, _r=1)'
+
+
+def percent(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f} %"
 
 
 def causes(profile: Profile) -> dict[str, float]:
@@ -28,98 +35,105 @@ def causes(profile: Profile) -> dict[str, float]:
 def judge(profile: Profile, markers: int = 0) -> dict[str, str]:
     """kind, sentence and next; markers is how many step markers the timeline has."""
     if not profile.steps.count:
-        return unknown(markers)
-    shares = causes(profile)
-    over = {name: shares[name] for name, limit in LIMITS.items() if shares[name] >= limit}
-    worst = max(over, key=lambda name: over[name], default="compute")
-    return VERDICTS[worst](profile, shares[worst])
-
-
-def verdict(kind: str, sentence: str, following: str) -> dict[str, str]:
+        kind, sentence, following = unknown(markers)
+    else:
+        shares = causes(profile)
+        over = {name: shares[name] for name, limit in LIMITS.items() if shares[name] >= limit}
+        worst = max(over, key=lambda name: over[name], default="compute")
+        kind, sentence, following = VERDICTS[worst](profile, shares[worst])
     return {"kind": kind, "sentence": sentence, "next": following}
 
 
-def unknown(markers: int) -> dict[str, str]:
+def unknown(markers: int) -> Verdict:
     if markers:
-        return verdict(
+        return (
             "unknown",
-            f"Unknown: {markers} step markers are there, but TensorFlow ties no work to them, so "
-            "there is no step time. Steps that run inside one graph (a loop in a tf.function) look "
-            "like this.",
-            "Read the operations below. For a step time, profile one call a step, as in "
-            "04_tf_profiler.",
+            f"Unknown: there are {markers} step markers, but TensorFlow ties no work to them, so "
+            "there is no step time. A loop of steps inside one graph looks like this.",
+            "Read the operations. For a step time, profile one call a step, as 04_tf_profiler "
+            "does.",
         )
-    return verdict(
+    return (
         "unknown",
         "Unknown: the profile has no step markers, so there is no step time to split.",
-        f"Put each step, its batch included, in {MARKERS}: see 04_tf_profiler.",
+        f"Put each step, its batch included, into {MARKER}: see 04_tf_profiler. model.fit of "
+        "Keras 3 sets no markers by itself.",
     )
 
 
-def input_bound(profile: Profile, share: float) -> dict[str, str]:
-    return verdict(
+def input_bound(profile: Profile, share: float) -> Verdict:
+    return (
         "input-bound",
-        f"Input-bound: {share:.0%} of a step is waiting for data.",
-        "Read once and prepare batches while the device works: 01_line_profiler has the fix, "
-        "04_tf_profiler the study of an input pipeline (parallel map, prefetch, cache).",
+        f"Input-bound: {percent(share)} of a step is waiting for data.",
+        "Read once, and prepare batches while the device works: 01_line_profiler has the fix, "
+        "04_tf_profiler studies an input pipeline (parallel map, prefetch, cache).",
     )
 
 
-def compiling(profile: Profile, share: float) -> dict[str, str]:
-    return verdict(
+def compiling(profile: Profile, share: float) -> Verdict:
+    return (
         "compile-bound",
-        f"Compiling: {share:.0%} of a step is compilation, which should happen once.",
+        f"Still compiling: {percent(share)} of a step is compilation, which should happen once.",
         "Profile later steps (--profile-steps in 04_tf_profiler). If it stays, a tf.function is "
         "traced again and again: give it tensors of one shape, see 02_tf_function.",
     )
 
 
-def launch_bound(profile: Profile, share: float) -> dict[str, str]:
-    return verdict(
+def launch_bound(profile: Profile, share: float) -> Verdict:
+    return (
         "launch-bound",
-        f"Launch-bound: for {share:.0%} of a step the host prepares and launches work, and the "
-        "device waits.",
-        "Launch less often: one graph a step (02_tf_function), fewer and larger kernels (03_xla), "
-        "many steps in one call (06_optimized), a larger batch.",
+        f"Launch-bound: for {percent(share)} of a step the host prepares and launches work while "
+        "the device waits.",
+        "Launch less often: one graph a step (02_tf_function), fused kernels (03_xla), many steps "
+        "in one call (06_optimized), a larger batch.",
     )
 
 
-def communication_bound(profile: Profile, share: float) -> dict[str, str]:
-    return verdict(
+def communication_bound(profile: Profile, share: float) -> Verdict:
+    return (
         "communication-bound",
-        f"Communication-bound: {share:.0%} of a step is exchange between devices.",
-        "Exchange less often or less: a larger batch on every device, 16-bit gradients "
-        "(05_reduced_precision); compare with one device.",
+        f"Communication-bound: {percent(share)} of a step is exchange between devices.",
+        "Exchange less: a larger batch on every device, 16-bit gradients (05_reduced_precision). "
+        "Compare with a profile on one device.",
     )
 
 
-def host_bound(profile: Profile, share: float) -> dict[str, str]:
-    return verdict(
+def host_bound(profile: Profile, share: float) -> Verdict:
+    calls = profile.eager_calls / profile.steps.count
+    if calls >= MANY_CALLS:
+        return (
+            "host-bound",
+            f"Host-bound: Python starts {calls:.0f} operations a step one by one, and for "
+            f"{percent(share)} of the step none of them runs.",
+            "Make the step one graph: 02_tf_function. Then many steps in one call: 06_optimized.",
+        )
+    return (
         "host-bound",
-        f"Host-bound: for {share:.0%} of a step nothing runs that TensorFlow knows of. That is "
-        "Python: code between the operations, or reading files.",
-        "Find the lines with 01_line_profiler. If it is many small operations, make them one graph "
-        "(02_tf_function), then many steps in one call (06_optimized).",
+        f"Host-bound: for {percent(share)} of a step nothing runs that TensorFlow knows of. That "
+        "is Python between the operations, or reading files.",
+        "Find the lines: 01_line_profiler. Then leave Python out of the loop: 02_tf_function for "
+        "a step, 06_optimized for many.",
     )
 
 
-def compute_bound(profile: Profile, share: float) -> dict[str, str]:
+def compute_bound(profile: Profile, share: float) -> Verdict:
     if profile.steps.share("device_compute") == 0:
-        return verdict(
+        waiting = percent(profile.steps.share("input"), 1)
+        return (
             "compute-bound",
-            f"Compute-bound on the CPU: {share:.0%} of a step is arithmetic on the host, "
-            f"{profile.steps.share('input'):.1%} is waiting for data.",
-            "On a CPU more cores help, and leaving out work: see the operations below. XLA "
-            "(03_xla) and 16 bit (05_reduced_precision) often cost time there: measure both.",
+            f"Compute-bound: {percent(share)} of a step is computing on the CPU, {waiting} is "
+            "waiting for data.",
+            "More cores, a GPU, or less work: look at the operations. On a CPU XLA (03_xla) and "
+            "16 bit (05_reduced_precision) often cost time instead: measure both.",
         )
     bits = profile.precision.get("bits32_percent")
     in_32 = f", {bits:.0f} % of it in 32 bit" if bits is not None else ""
-    return verdict(
+    half = "Half the bits: 05_reduced_precision. Then fused kernels: 03_xla."
+    fuse = "It is in 16 bit already. Fuse kernels (03_xla), take a larger batch, see the kernels."
+    return (
         "compute-bound",
-        f"Compute-bound: the device computes for {share:.0%} of a step{in_32}.",
-        "Half the bits: 05_reduced_precision, then fused kernels: 03_xla."
-        if bits is None or bits >= 50
-        else "Fewer, fused kernels (03_xla); then the largest kernels below, and a larger batch.",
+        f"Compute-bound: the device computes for {percent(share)} of a step{in_32}.",
+        half if bits is None or bits >= 50 else fuse,
     )
 
 
