@@ -3,6 +3,7 @@
 COMMANDS = (
     ("run", "train every stage in turn and show the ladder: a table and a chart"),
     ("scale", "train one stage on 1, 2, ... ranks and show how it scales"),
+    ("report", "show where a profiled run spent its time; --html, --json, --trace write files"),
     ("test", "run the whole test suite, Horovod included"),
     ("data", "put verified MNIST at data/mnist.npz"),
     ("setup", "make the Python environment only; --test and --horovod add to it"),
