@@ -29,6 +29,11 @@ function bytes(count) {
   return count.toFixed(2) + " GiB";
 }
 
+// A number stays with its unit when a line breaks.
+function whole(text) {
+  return text.replace(/(\d) (ms|%)/g, "$1\u00a0$2");
+}
+
 function titled(node, title) {
   node.title = title;
   return node;
@@ -99,7 +104,7 @@ function legend(split, total) {
 
 function roundScale(most) {
   const unit = 10 ** Math.floor(Math.log10(most));
-  const top = [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find((n) => n * unit >= most) * unit;
+  const top = [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].find((n) => n * unit >= most) * unit;
   return { top, ticks: [top / 2, top] };
 }
 
@@ -143,7 +148,7 @@ function stepTime(profile) {
 
 function table(heads, rows, looks) {
   const head = el("tr"), body = el("tbody");
-  for (const name of heads) head.append(el("th", name.startsWith("#") ? "num" : "", name.replace(/^#/, "")));
+  for (const name of heads) head.append(el("th", { "#": "num", "~": "wideonly" }[name[0]] || "", name.replace(/^[#~]/, "")));
   rows.forEach((cells, i) => body.append(el("tr", i < TOP ? "" : "extra", ...cells)));
   const made = el("table", looks, el("thead", "", head), body), box = el("div", "wide", made);
   if (rows.length <= TOP) return [box];
@@ -159,8 +164,14 @@ function num(text) {
   return el("td", "num", text);
 }
 
+// The end of a long name: TensorFlow's names tell most there.
 function name(text, below, full) {
-  return el("td", "name", titled(el("span", "mono", text), full || text), below ? el("small", "", below) : null);
+  const shown = text.length > 100 ? "…" + text.slice(-99) : text;
+  return el("td", "name", titled(el("span", "mono", shown), full || text), below ? el("small", "", below) : null);
+}
+
+function kind(text) {
+  return el("td", "wideonly kind", titled(el("span", "", text), text));
 }
 
 function bars(share) {
@@ -176,11 +187,11 @@ function operations(profile) {
     const chosen = profile.operations.filter((op) => op.where === where);
     if (!chosen.length) continue;
     const rows = chosen.map((op) => [
-      name(op.name, op.type), el("td", "", el("span", "tag", op.mode)), num(op.count.toLocaleString("en-US")),
+      name(op.name), kind(op.type), el("td", "wideonly", el("span", "tag", op.mode)), num(op.count.toLocaleString("en-US")),
       num(ms(op.self_ms)), num(percent(op.share)), bars(op.self_ms / chosen[0].self_ms),
     ]);
     section.append(el("h3", "", `On the ${where}`));
-    section.append(...table(["Operation", "Mode", "#Count", "#Self ms", "#Share", ""], rows, where));
+    section.append(...table(["Operation", "~Type", "~Mode", "#Count", "#Self ms", "#Share", ""], rows, where));
   }
   if (!profile.operations.length) section.append(el("p", "", "None were recorded."));
   return section;
@@ -196,10 +207,10 @@ function kernels(profile) {
   const section = el("section", "kernels", el("h2", "", "The most expensive GPU kernels"));
   section.append(el("p", "soft", "Tensor core: used by the kernel; eligible if the operation could use them."));
   const rows = profile.kernels.map((k) => [
-    name(k.short, k.operation, k.name), el("td", "", core(k)), num(k.count.toLocaleString("en-US")),
+    name(k.short.slice(0, 100), k.operation, k.name), el("td", "wideonly", core(k)), num(k.count.toLocaleString("en-US")),
     num(ms(k.average_us)), num(ms(k.total_ms)), num(percent(k.share)), bars(k.total_ms / profile.kernels[0].total_ms),
   ]);
-  section.append(...table(["Kernel", "Tensor core", "#Count", "#Mean µs", "#Total ms", "#Share", ""], rows));
+  section.append(...table(["Kernel", "~Tensor core", "#Count", "#Mean µs", "#Total ms", "#Share", ""], rows));
   return section;
 }
 
@@ -231,13 +242,16 @@ function memory(profile) {
   const found = profile.memory.allocators;
   if (!found.length) return null;
   const section = el("section", "memory", el("h2", "", "Memory"), el("p", "soft", "What each allocator had handed out, over the time of the profile."));
+  const grid = el("div", "pair");
   for (const item of found) {
     const where = profile.hosts.length > 1 ? item.host + " " : "";
     const since = item.lifetime_peak_bytes > item.peak_bytes ? `, ${bytes(item.lifetime_peak_bytes)} since the program's start` : "";
-    section.append(el("h3", "", where + item.allocator));
-    section.append(el("p", "small soft", `peak ${bytes(item.peak_bytes)}${since}, of ${bytes(item.capacity_bytes)}`));
-    if (item.curve.length > 1) section.append(curve(item));
+    const used = `peak ${bytes(item.peak_bytes)}${since}, of ${bytes(item.capacity_bytes)}`;
+    const box = el("div", "", el("h3", "", where + item.allocator), el("p", "small soft", used));
+    if (item.curve.length > 1) box.append(curve(item));
+    grid.append(box);
   }
+  section.append(grid);
   return section;
 }
 
@@ -247,9 +261,9 @@ function inputPipeline(profile) {
   const section = el("section", "input", el("h2", "", "Input pipeline"));
   section.append(el("p", "soft", profile.input_pipeline.statement));
   const rows = found.map((item) => [
-    name(item.iterator, item.suggestion), el("td", "", item.pipeline), num(ms(item.slowest_call_ms)), num(ms(item.iterator_ms)),
+    name(item.iterator, item.suggestion), el("td", "wideonly", item.pipeline), num(ms(item.slowest_call_ms)), num(ms(item.iterator_ms)),
   ]);
-  section.append(...table(["tf.data bottleneck", "Pipeline", "#Slowest call ms", "#of it here ms"], rows));
+  section.append(...table(["tf.data bottleneck", "~Pipeline", "#Slowest call, ms", "#In this iterator, ms"], rows));
   return section;
 }
 
@@ -263,7 +277,7 @@ function missing(profiles) {
 
 // --- two profiles ---
 
-function difference(items, most) {
+function difference(items, most, typed) {
   return items.map((item) => {
     const looks = item.difference_ms < 0 ? "less" : "more", bar = el("i", looks);
     const width = most ? (50 * Math.abs(item.difference_ms)) / most : 0;
@@ -271,7 +285,7 @@ function difference(items, most) {
     bar.style.left = item.difference_ms < 0 ? 50 - width + "%" : "50%";
     const sign = item.difference_ms > 0 ? "+" : "";
     return [
-      name(item.name, item.type), num(ms(item.a_ms)), num(ms(item.b_ms)),
+      name(item.name), ...(typed ? [kind(item.type)] : []), num(ms(item.a_ms)), num(ms(item.b_ms)),
       el("td", "num " + looks, sign + ms(item.difference_ms)), el("td", "bars", el("div", "both", bar)),
     ];
   });
@@ -280,13 +294,13 @@ function difference(items, most) {
 function comparison(root, found, profiles) {
   const unit = found.per_step ? "ms a step" : "ms in all, as there is no step time";
   const largest = (items) => Math.max(0, ...items.map((item) => Math.abs(item.difference_ms)));
-  root.append(el("p", "verdict", found.sentence));
+  root.append(el("h1", "verdict", whole(found.sentence)));
   profiles.forEach((p, i) => {
-    root.append(el("p", "next", el("b", "", "AB"[i] + "  "), p.verdict.sentence));
+    root.append(el("p", "next", el("b", "", "AB"[i]), whole(p.verdict.sentence)));
     for (const note of p.notes) root.append(el("p", "note", "AB"[i] + ": " + note));
   });
   if (found.per_step) {
-    const section = el("section", "steps", el("h2", "", "Where a step's time goes"));
+    const section = el("section", "steps", el("h2", "", "Where a step's time goes"), el("p", "soft", "The average step of each, on one scale."));
     const most = Math.max(found.a_step_ms, found.b_step_ms);
     profiles.forEach((p, i) => section.append(el("div", "row", el("b", "", "AB"[i]), stack(p.steps.split, most), el("span", "num", ms(p.steps.average_ms) + " ms"))));
     section.append(legend(Object.fromEntries(Object.keys(data.labels).map((key) => [key, Math.max(...profiles.map((p) => p.steps.split[key]))]))));
@@ -296,8 +310,9 @@ function comparison(root, found, profiles) {
   }
   for (const [title, key] of [["Operations", "operations"], ["GPU kernels", "kernels"]]) {
     if (!found[key].length) continue;
+    const typed = key === "operations";
     const section = el("section", key, el("h2", "", title + ", by the difference"), el("p", "soft", `In ${unit}. Green got faster in B, red slower.`));
-    section.append(...table([title.replace(/s$/, ""), "#A", "#B", "#B - A", ""], difference(found[key], largest(found[key]))));
+    section.append(...table([title.replace(/s$/, ""), ...(typed ? ["~Type"] : []), "#A", "#B", "#B - A", ""], difference(found[key], largest(found[key]), typed)));
     root.append(section);
   }
 }
@@ -312,8 +327,8 @@ function report(root) {
     comparison(root, data.comparison, profiles);
   } else {
     const [profile] = profiles;
-    root.append(el("h1", "verdict", profile.verdict.sentence));
-    root.append(el("p", "next", el("b", "", "Try next  "), profile.verdict.next));
+    root.append(el("h1", "verdict", whole(profile.verdict.sentence)));
+    root.append(el("p", "next", el("b", "", "Try next"), profile.verdict.next));
     root.append(figures(profile));
     for (const note of profile.notes) root.append(el("p", "note", note));
     for (const part of [stepTime, operations, kernels, memory, inputPipeline]) {

@@ -9,7 +9,9 @@ function duration(ns) {
   return value.toFixed(size === 1 || value >= 100 ? 0 : value >= 10 ? 1 : 2) + " " + unit;
 }
 
-function hue(text) {
+// By name, without its numbers: step 10 and step 11 look the same.
+function hue(name) {
+  const text = name.replace(/\d+/g, "");
   let hash = 7;
   for (let i = 0; i < Math.min(text.length, 80); i++) hash = (hash * 31 + text.charCodeAt(i)) | 0;
   return HUES[Math.abs(hash) % HUES.length];
@@ -160,6 +162,8 @@ function timeline(packed, title) {
     ctx.beginPath();
     ctx.moveTo(0, y + item.height - 0.5);
     ctx.lineTo(wide, y + item.height - 0.5);
+    ctx.moveTo(gutter - 4.5, y);
+    ctx.lineTo(gutter - 4.5, y + item.height);
     ctx.stroke();
   }
 
@@ -201,16 +205,16 @@ function timeline(packed, title) {
     ctx.strokeStyle = style.line;
     ctx.fillStyle = style.soft;
     ctx.beginPath();
-    for (let t = Math.ceil(from / every) * every; t < until; t += every) {
+    const [unit, size] = until < 1e3 ? ["ns", 1] : until < 1e6 ? ["µs", 1e3] : until < 1e9 ? ["ms", 1e6] : ["s", 1e9];
+    const digits = Math.max(0, Math.ceil(-Math.log10(every / size) - 1e-9));
+    for (let t = Math.max(0, Math.ceil(from / every)) * every; t < until; t += every) {
       const x = Math.round(toX(t)) + 0.5;
       ctx.moveTo(x, RULER - 10);
       ctx.lineTo(x, RULER - 4);
-      ctx.fillText(duration(Math.max(0, t)).replace(/\.0+ /, " "), x + 4, RULER - 10);
+      ctx.fillText(`${(t / size).toFixed(digits)} ${unit}`, x + 4, RULER - 10);
     }
     ctx.moveTo(0, RULER - 3.5);
     ctx.lineTo(wide, RULER - 3.5);
-    ctx.moveTo(gutter - 4.5, 0);
-    ctx.lineTo(gutter - 4.5, tall);
     ctx.stroke();
     ctx.fillStyle = style.ink;
     ctx.font = "600 12px system-ui, sans-serif";
@@ -232,7 +236,7 @@ function timeline(packed, title) {
 
   function told({ row, i, item }) {
     const step = steps.find(([, start, length]) => row.start[i] >= start && row.start[i] < start + length);
-    const facts = [duration(row.end[i] - row.start[i]), `from ${duration(row.start[i])}`, step ? `in ${step[0]}` : "", item.lane];
+    const facts = [duration(row.end[i] - row.start[i]), `from ${(row.start[i] / 1e6).toFixed(3)} ms`, step ? `in ${step[0]}` : "", item.lane];
     return [el("b", "", strings[row.name[i]]), el("div", "", facts.filter(Boolean).join(", ")), el("div", "soft mono", strings[row.detail[i]])];
   }
 
