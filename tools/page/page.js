@@ -164,9 +164,15 @@ function num(text) {
   return el("td", "num", text);
 }
 
-// The end of a long name: TensorFlow's names tell most there.
+// The end of a long name, from a slash on if there is one: TensorFlow's names tell most there.
+function tail(text, most = 64) {
+  if (text.length <= most) return text;
+  const end = text.slice(-most), slash = end.indexOf("/");
+  return "…\u2060" + (slash >= 0 && slash < most / 2 ? end.slice(slash) : end);
+}
+
 function name(text, below, full) {
-  const shown = text.length > 100 ? "…" + text.slice(-99) : text;
+  const shown = full ? text : tail(text);
   return el("td", "name", titled(el("span", "mono", shown), full || text), below ? el("small", "", below) : null);
 }
 
@@ -207,7 +213,7 @@ function kernels(profile) {
   const section = el("section", "kernels", el("h2", "", "The most expensive GPU kernels"));
   section.append(el("p", "soft", "Tensor core: used by the kernel; eligible if the operation could use them."));
   const rows = profile.kernels.map((k) => [
-    name(k.short.slice(0, 100), k.operation, k.name), el("td", "wideonly", core(k)), num(k.count.toLocaleString("en-US")),
+    name(k.short, k.operation, k.name), el("td", "wideonly", core(k)), num(k.count.toLocaleString("en-US")),
     num(ms(k.average_us)), num(ms(k.total_ms)), num(percent(k.share)), bars(k.total_ms / profile.kernels[0].total_ms),
   ]);
   section.append(...table(["Kernel", "~Tensor core", "#Count", "#Mean µs", "#Total ms", "#Share", ""], rows));
