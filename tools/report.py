@@ -83,6 +83,12 @@ def run(paths: list[Path], files: Files) -> int:
     if "json" in files:
         text = json.dumps(data, indent=1) + "\n"
         save(files["json"], lambda part: part.write_text(text, encoding="utf-8"))
+    if "html" in files:
+        from tools import report_page
+
+        timelines = [trace.timeline(traces) for _, traces in loaded]
+        text = report_page.page(profiles, timelines, comparison)
+        save(files["html"], lambda part: part.write_text(text, encoding="utf-8"))
     if "trace" in files:
         save(files["trace"], lambda part: trace.write_chrome(loaded[0][1], part, files["trace"]))
     console = launch.console()

@@ -156,15 +156,13 @@ def timeline(traces: list[Trace], most: int = MOST_EVENTS) -> dict:
     if len(spans) > most:
         shortest = sorted((e.duration_ps for e in spans), reverse=True)[most - 1]
     zero = min(e.timestamp_ps for e in spans)
-    strings, kept, steps, processes = Strings(), 0, [], []
+    strings, kept, processes = Strings(), 0, []
     for trace in traces:
         by_lane: dict[tuple[int, int], list[Any]] = defaultdict(list)
         for event in trace.proto.trace_events:
             if event.duration_ps and event.duration_ps >= shortest:
                 by_lane[event.device_id, event.resource_id].append(event)
                 kept += 1
-                if "step_num" in event.args:
-                    steps.append(event)
         for number, device in sorted(trace.proto.devices.items()):
             packed = [
                 {
@@ -181,13 +179,22 @@ def timeline(traces: list[Trace], most: int = MOST_EVENTS) -> dict:
         "strings": list(strings.index),
         "steps": [
             [e.args.get("step_name") or e.name, (e.timestamp_ps - zero) // 1000, nanoseconds(e)]
-            for e in sorted(steps, key=lambda e: e.timestamp_ps)
+            for e in sorted(step_events(spans), key=lambda e: e.timestamp_ps)
         ],
         "length": max(e.timestamp_ps + e.duration_ps - zero for e in spans) // 1000,
         "events": kept,
         "left_out": len(spans) - kept,
         "starts_ms": zero / 1e9,
     }
+
+
+def step_events(events: list[Any]) -> list[Any]:
+    """The program's own markers; where it has none, the steps that TensorFlow derived."""
+    for key in ("step_num", "step_name"):
+        found = [event for event in events if key in event.args]
+        if found:
+            return found
+    return []
 
 
 def nanoseconds(event: Any) -> int:

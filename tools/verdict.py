@@ -48,10 +48,10 @@ def unknown(markers: int) -> Verdict:
     if markers:
         return (
             "unknown",
-            f"Unknown: there are {markers} step markers, but TensorFlow ties no work to them, so "
-            "there is no step time. A loop of steps inside one graph looks like this.",
-            "Read the operations. For a step time, profile one call a step, as 04_tf_profiler "
-            "does.",
+            f"Unknown: TensorFlow ties no work to the {markers} step markers, so there is no step "
+            "time.",
+            "A loop of steps inside one graph looks like this: read the operations. For a step "
+            "time, profile one call a step, as 04_tf_profiler does.",
         )
     return (
         "unknown",
@@ -109,10 +109,9 @@ def host_bound(profile: Profile, share: float) -> Verdict:
         )
     return (
         "host-bound",
-        f"Host-bound: for {percent(share)} of a step nothing runs that TensorFlow knows of. That "
-        "is Python between the operations, or reading files.",
-        "Find the lines: 01_line_profiler. Then leave Python out of the loop: 02_tf_function for "
-        "a step, 06_optimized for many.",
+        f"Host-bound: for {percent(share)} of a step TensorFlow runs nothing.",
+        "That time is Python, or reading files: 01_line_profiler finds the lines. Then leave "
+        "Python out: one graph a step (02_tf_function), many steps in one call (06_optimized).",
     )
 
 
