@@ -172,6 +172,7 @@ class Converter:
         from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
         self.hosts: list[str] = []
+        self.names: list[str] = []
         self.spaces: list[bytes] = []
         for file in run.files:
             data = file.read_bytes()
@@ -181,7 +182,14 @@ class Converter:
                 raise Problem(f"{file} is not a profile, or not a whole one") from None
             if not space.planes:
                 raise Problem(f"{file} is empty: the profiler wrote nothing, was stop() called?")
-            self.hosts.append(space.hostnames[0] if space.hostnames else file.name[: -len(ENDING)])
+            host = space.hostnames[0] if space.hostnames else file.name[: -len(ENDING)]
+            safe = re.sub(r"[^\w.:-]", "_", host)
+            if safe != host:  # the converter takes it for a path
+                space.hostnames[:] = [safe]
+                data = space.SerializeToString()
+            self.hosts.append(host)
+            # The converter wants file names that tell the host; a renamed file would not.
+            self.names.append(safe.replace(":", "_") + ENDING)
             self.spaces.append(data)
 
     def convert(self, tool: str, host: int | None = None) -> bytes | None:
@@ -189,11 +197,9 @@ class Converter:
         from tensorflow.python.profiler.internal import _pywrap_profiler
 
         chosen = slice(None) if host is None else slice(host, host + 1)
-        # The converter wants file names that tell the host; a renamed file would not.
-        names = [host.replace(":", "_") + ENDING for host in self.hosts[chosen]]
         try:
             data, fine = _pywrap_profiler.xspace_to_tools_data_from_byte_string(
-                self.spaces[chosen], names, tool, {}
+                self.spaces[chosen], self.names[chosen], tool, {}
             )
         except Exception:  # whatever C++ threw: this tool is not there
             return None

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from tools.logged_run import Problem
 from tools.profile import (
     LABELS,
     SPLIT,
@@ -39,8 +40,11 @@ def read(run: Run, converter: Converter) -> Profile:
         "kernel_stats": add_kernels,
         "tf_data_bottleneck_analysis": add_tf_data,
     }
+    tables = {tool: converter.convert(tool) for tool in parts}
+    if not any(tables.values()):
+        raise Problem(f"TensorFlow's converters can read nothing of {run.files[0]}")
     for tool, add in parts.items():
-        data = converter.convert(tool)
+        data = tables[tool]
         if data is None:
             profile.missing.append(f"TensorFlow's converter could not compute {tool}.")
         else:
