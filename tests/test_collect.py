@@ -137,3 +137,9 @@ def test_the_sample_profile() -> None:
     assert profile.steps.count == 5
     assert profile.verdict["kind"] == "input-bound"
     assert profile.input_pipeline
+
+
+def test_the_pictures_of_the_readme_are_there_and_small() -> None:
+    names = re.findall(r"!\[[^]]+\]\(([^)]+)\)", (FOLDER / "README.md").read_text())
+    assert names
+    assert all(0 < (FOLDER / name).stat().st_size < 200_000 for name in names)
