@@ -22,8 +22,8 @@ WIDTH = 1000
 # What a picture shows, as the JavaScript that gives its top and its bottom on the page.
 REPORT = ("document.querySelector('h1')", "document.querySelector('section.steps')")
 TIMELINE = ("document.querySelector('section.timeline')",) * 2
-# One step as wide as the timeline, then twice as much.
-TWO_STEPS = """for (const text of ["Step \u203a", "Step \u203a", "\u2212"])
+# A step as wide as the timeline, then zoomed out to show its neighbours.
+ONE_STEP = """for (const text of ["Step \u203a", "Step \u203a", "\u2212"])
     [...document.querySelectorAll("section.timeline button")]
         .find(button => button.textContent == text).click()"""
 
@@ -64,7 +64,7 @@ def make_pictures(folder: Path) -> None:
             browser.open(page, width=WIDTH)
             if run == 1:
                 take(browser, "report_run1.png", *REPORT)
-            browser.evaluate(TWO_STEPS)
+            browser.evaluate(ONE_STEP)
             take(browser, f"timeline_run{run}.png", *TIMELINE)
     finally:
         browser.close()
