@@ -421,7 +421,9 @@ def test_ctrl_c_is_quiet(profiled: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    time.sleep(1.5)  # while TensorFlow is imported
+    maps = Path(f"/proc/{process.pid}/maps")
+    while "libtensorflow" not in maps.read_text():  # while TensorFlow is imported
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
