@@ -134,7 +134,7 @@ def operations_table(operations: list[Operation]) -> Table:
 def tensor_core(kernel: Kernel) -> str:
     if kernel.tensor_core_used:
         return "used"
-    return "eligible, not used" if kernel.tensor_core_eligible else "no"
+    return "eligible" if kernel.tensor_core_eligible else "no"
 
 
 def kernels_table(kernels: list[Kernel]) -> Table:
@@ -188,10 +188,10 @@ def show(profile: Profile, console: Console) -> None:
         chosen = [op for op in profile.operations if op.where == where][:TOP]
         if chosen:
             heading = Text(f"The most expensive operations on the {where}", style="bold")
-            console.print(Text(), heading, operations_table(chosen))
+            console.print(Text(), heading, operations_table(chosen), sep="\n")
     if profile.kernels:
         heading = Text("The most expensive GPU kernels", style="bold")
-        console.print(Text(), heading, kernels_table(profile.kernels[:TOP]))
+        console.print(Text(), heading, kernels_table(profile.kernels[:TOP]), sep="\n")
     lines = []
     in_16, in_32 = (profile.precision.get(f"bits{n}_percent") for n in (16, 32))
     if in_16 is not None and in_32 is not None:
@@ -223,7 +223,7 @@ def show_both(a: Profile, b: Profile, comparison: Comparison, console: Console) 
     for letter, profile in (("A", a), ("B", b)):
         console.print(Text(f"{letter}  {title(profile)}", style="bold"))
         for line in (profile.path, profile.verdict["sentence"], *profile.notes):
-            console.print(Padding(Text(printable(line)), (0, 0, 0, 3)))
+            console.print(Padding(Text(printable(line)), (0, 0, 0, 3), expand=False))
     console.print(Text(), Text(comparison.sentence, style="bold"), Text(), sep="\n")
     unit = "ms a step" if comparison.per_step else "ms in all"
     split = sorted(comparison.split, key=lambda item: -abs(item.difference_ms))
