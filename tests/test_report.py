@@ -17,7 +17,7 @@ import pytest
 
 from tools import compare, profile, report, report_text, trace, verdict
 from tools.logged_run import Problem
-from tools.profile import LABELS, Operation, Profile, Step, Steps
+from tools.profile import LABELS, Kernel, Operation, Profile, Step, Steps
 from tools.stages import ROOT, STAGES
 
 GPU_PROFILE = ROOT.parent / "shared" / "data" / "gpu_multi_worker.xplane.pb"
@@ -275,6 +275,31 @@ def test_gpu_profile(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert max(map(len, shown.splitlines())) <= 100
 
 
+def test_a_device_comes_before_its_host(capsys: pytest.CaptureFixture) -> None:
+    """Long names and large counts leave the table within 100 columns."""
+    from rich.console import Console
+
+    found = made_up({"device_compute": 90, "other": 10}, bits32=40)
+    found.verdict = verdict.judge(found)
+    name = "a/very/long/scope" * 9
+    found.operations = [
+        Operation(name, "Conv2DBackpropFilter" * 3, where, "graph", 1_234_567, 98_765.4, 1, 0)
+        for where in ("host", "device")
+    ]
+    found.kernels = [
+        Kernel(
+            "k" * 200, "k" * 200, name, 1_234_567, 98_765, 12.3, 1, 1, 0.5, True, used, 1, 1, [], []
+        )
+        for used in (True, False)
+    ]
+    report_text.show(found, Console(width=100))
+    shown = capsys.readouterr().out
+    assert shown.index("operations on the device") < shown.index("operations on the host")
+    assert max(map(len, shown.splitlines())) <= 100
+    for figure in ("98,765", "1,234,567", "100.0 %", " used ", " eligible ", "16 bit 60.0 %"):
+        assert figure in shown
+
+
 # --- the verdict ---
 
 TABLE = [  # the split of a step of 100 ms, 32-bit share, what it is called, a stage that helps
@@ -421,7 +446,9 @@ def test_ctrl_c_is_quiet(profiled: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    time.sleep(1.5)  # while TensorFlow is imported
+    maps = Path(f"/proc/{process.pid}/maps")
+    while "libtensorflow" not in maps.read_text():  # while TensorFlow is imported
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130

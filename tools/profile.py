@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,11 +165,28 @@ def find(path: Path) -> Run:
 # --- TensorFlow's converters ---
 
 
+def load_tensorflow() -> None:
+    """Ctrl+C ends at once: caught inside TensorFlow's import it would come out as anything."""
+    if "tensorflow" in sys.modules:
+        return
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
+    def end(*_: object) -> None:
+        os.write(2, b"\nworkshop: interrupted\n")
+        os._exit(130)
+
+    before = {n: signal.signal(n, end) for n in (signal.SIGINT, signal.SIGTERM)}
+    import tensorflow  # noqa: F401
+
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 class Converter:
     """The profile's bytes, and TensorFlow's tools over them."""
 
     def __init__(self, run: Run) -> None:
-        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+        load_tensorflow()
         from google.protobuf.message import DecodeError
         from tensorflow.tsl.profiler.protobuf import xplane_pb2
 

@@ -96,7 +96,7 @@ def add_steps(profile: Profile, data: bytes) -> None:
             average_ms=summary.average,
             min_ms=summary.minimum,
             max_ms=summary.maximum,
-            sd_ms=summary.standard_deviation,
+            sd_ms=summary.standard_deviation if count > 1 else None,  # of one step: not a number
             split=average,
             per_step=per_step,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich import box
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -107,7 +108,7 @@ def step_lines(profile: Profile, colour: bool) -> list[Text]:
         lines.append(line.append(f" {ms(step.total_ms)}"))
     if steps.count > MOST_STEPS:
         lines.append(Text(f"{'':12} and {steps.count - MOST_STEPS} more"))
-    return [*lines, Text()]
+    return lines
 
 
 # --- tables ---
@@ -133,7 +134,7 @@ def operations_table(operations: list[Operation]) -> Table:
 def tensor_core(kernel: Kernel) -> str:
     if kernel.tensor_core_used:
         return "used"
-    return "eligible, not used" if kernel.tensor_core_eligible else "no"
+    return "eligible" if kernel.tensor_core_eligible else "no"
 
 
 def kernels_table(kernels: list[Kernel]) -> Table:
@@ -146,25 +147,25 @@ def kernels_table(kernels: list[Kernel]) -> Table:
 
 
 def memory_lines(profile: Profile) -> list[Text]:
-    lines = [Text("Memory", style="bold")]
+    lines = [Text(), Text("Memory", style="bold")]
     for item in profile.memory["allocators"]:
         where = f"{item.host} " if len(profile.hosts) > 1 else ""
         used = f"peak {size(item.peak_bytes)}"
         if item.lifetime_peak_bytes > item.peak_bytes:
             used += f" ({size(item.lifetime_peak_bytes)} since the start)"
         lines.append(Text(f"  {where}{item.allocator}: {used} of {size(item.capacity_bytes)}"))
-    return lines if len(lines) > 1 else []
+    return lines if len(lines) > 2 else []
 
 
 def input_lines(profile: Profile) -> list[Text]:
-    lines = [Text("Input pipeline (tf.data)", style="bold")]
+    lines = [Text(), Text("Input pipeline (tf.data)", style="bold")]
     for item in profile.input_pipeline.get("bottlenecks", []):
         slowest = f"slowest call {ms(item['slowest_call_ms'])} ms"
         lines.append(
             Text(printable(f"  {item['pipeline']}: {slowest}, bottleneck {item['iterator']}"))
         )
         lines.append(Text(printable(f"  {item['suggestion']}")))
-    return lines if len(lines) > 1 else []
+    return lines if len(lines) > 2 else []
 
 
 # --- the whole ---
@@ -187,17 +188,18 @@ def show(profile: Profile, console: Console) -> None:
         chosen = [op for op in profile.operations if op.where == where][:TOP]
         if chosen:
             heading = Text(f"The most expensive operations on the {where}", style="bold")
-            console.print(heading, operations_table(chosen), Text())
+            console.print(Text(), heading, operations_table(chosen), sep="\n")
     if profile.kernels:
         heading = Text("The most expensive GPU kernels", style="bold")
-        console.print(heading, kernels_table(profile.kernels[:TOP]), Text())
+        console.print(Text(), heading, kernels_table(profile.kernels[:TOP]), sep="\n")
     lines = []
     in_16, in_32 = (profile.precision.get(f"bits{n}_percent") for n in (16, 32))
     if in_16 is not None and in_32 is not None:
+        lines.append(Text())
         lines.append(Text(f"Device time in 16 bit {in_16:.1f} %, in 32 bit {in_32:.1f} %"))
     lines += memory_lines(profile) + input_lines(profile)
     if profile.missing:
-        lines.append(Text("Not in this profile", style="bold"))
+        lines += [Text(), Text("Not in this profile", style="bold")]
         lines += [Text(f"  {line}") for line in profile.missing]
     console.print(*lines, sep="\n")
 
@@ -218,12 +220,11 @@ def differences_table(items: list[Difference], names: str) -> Table:
 
 
 def show_both(a: Profile, b: Profile, comparison: Comparison, console: Console) -> None:
-    lines = []
     for letter, profile in (("A", a), ("B", b)):
-        lines += [Text(f"{letter}  {title(profile)}", style="bold")]
-        lines += [Text(f"   {printable(profile.path)}"), *(Text(f"   {n}") for n in profile.notes)]
-        lines += [Text(f"   {profile.verdict['sentence']}")]
-    console.print(*lines, Text(), Text(comparison.sentence, style="bold"), Text(), sep="\n")
+        console.print(Text(f"{letter}  {title(profile)}", style="bold"))
+        for line in (profile.path, profile.verdict["sentence"], *profile.notes):
+            console.print(Padding(Text(printable(line)), (0, 0, 0, 3), expand=False))
+    console.print(Text(), Text(comparison.sentence, style="bold"), Text(), sep="\n")
     unit = "ms a step" if comparison.per_step else "ms in all"
     split = sorted(comparison.split, key=lambda item: -abs(item.difference_ms))
     for what, items, names in (

@@ -109,7 +109,7 @@ def host_bound(profile: Profile, share: float) -> Verdict:
         )
     return (
         "host-bound",
-        f"Host-bound: for {percent(share)} of a step TensorFlow runs nothing.",
+        f"Host-bound: for {percent(share)} of a step TensorFlow sees nothing running.",
         "That time is Python, or reading files: 01_line_profiler finds the lines. Then leave "
         "Python out: one graph a step (02_tf_function), many steps in one call (06_optimized).",
     )

@@ -173,7 +173,8 @@ function tail(text, most = 64) {
 
 function name(text, below, full) {
   const shown = full ? text : tail(text);
-  return el("td", "name", titled(el("span", "mono", shown), full || text), below ? el("small", "", below) : null);
+  const pieces = shown.split("/").flatMap((piece, i) => (i ? ["/", el("wbr"), piece] : [piece])); // breaks after a slash
+  return el("td", "name", titled(el("span", "mono", ...pieces), full || text), below ? el("small", "", below) : null);
 }
 
 function kind(text) {
