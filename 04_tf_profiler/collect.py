@@ -167,7 +167,7 @@ def main():
     keras.utils.set_random_seed(args.seed)
     WAYS[args.way](args)
     if args.way != "server":
-        print(f"profile in {args.logdir}: ./workshop report shows it")
+        print(f"there is a profile; to see it: ../workshop report {args.logdir}")
 
 
 if __name__ == "__main__":

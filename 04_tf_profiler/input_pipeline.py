@@ -174,7 +174,7 @@ def main():
     window = (steps + 2, min(steps + 21, 2 * steps))  # of the second epoch: the cache is full
     callback = TensorBoardWithSteps(str(args.logdir), profile_batch=window)
     make_model(args).fit(dataset, epochs=2, callbacks=[callback], verbose=2)
-    print(f"profile in {args.logdir}: ./workshop report shows it")
+    print(f"there is a profile; to see it: ../workshop report {args.logdir}")
 
 
 if __name__ == "__main__":
