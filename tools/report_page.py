@@ -14,6 +14,7 @@ from tools.profile import LABELS, Profile
 from tools.report_text import COLOURS
 
 FOLDER = Path(__file__).parent / "page"
+SCRIPTS = ("charts.js", "tables.js", "timeline_paint.js", "timeline.js", "page.js")
 MOST_ROWS = 100  # of a table; --json has them all
 
 
@@ -46,9 +47,7 @@ def page(profiles: list[Profile], timelines: list[dict], comparison: Comparison 
     parts = {
         "title": html.escape(", ".join(profile.run for profile in profiles)),
         "style": (FOLDER / "page.css").read_text(encoding="utf-8"),
-        "script": "\n".join(
-            (FOLDER / name).read_text(encoding="utf-8") for name in ("timeline.js", "page.js")
-        ),
+        "script": "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS),
         "data": safe_json(data),
     }
     template = (FOLDER / "page.html").read_text(encoding="utf-8")

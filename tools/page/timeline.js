@@ -1,24 +1,15 @@
-// The timeline: a canvas that draws only what is in view, and nothing smaller than a pixel twice.
-
-const LINE = 18, RULER = 34, PAD = 7, HEAD = 30;
-const HUES = ["#5b8db8", "#d08c4a", "#6aa57c", "#b7739c", "#8a80c2", "#b0a04a", "#4fa3a5", "#c4736b"];
+// The timeline: what is in view, and what wheel, mouse and keys do to that.
 
 function duration(ns) {
-  const [unit, size] = ns < 1e3 ? ["ns", 1] : ns < 1e6 ? ["µs", 1e3] : ns < 1e9 ? ["ms", 1e6] : ["s", 1e9];
+  const [unit, size] = unitOf(ns);
   const value = ns / size;
-  return value.toFixed(size === 1 || value >= 100 ? 0 : value >= 10 ? 1 : 2) + " " + unit;
-}
-
-// By name, without its numbers: step 10 and step 11 look the same.
-function hue(name) {
-  const text = name.replace(/\d+/g, "");
-  let hash = 7;
-  for (let i = 0; i < Math.min(text.length, 80); i++) hash = (hash * 31 + text.charCodeAt(i)) | 0;
-  return HUES[Math.abs(hash) % HUES.length];
+  const digits = size === 1 || value >= 100 ? 0 : value >= 10 ? 1 : 2;
+  return `${value.toFixed(digits)} ${unit}`;
 }
 
 function unpack([deltas, durations, names, details]) {
-  const start = new Float64Array(deltas.length), end = new Float64Array(deltas.length);
+  const start = new Float64Array(deltas.length);
+  const end = new Float64Array(deltas.length);
   let at = 0;
   for (let i = 0; i < deltas.length; i++) {
     at += deltas[i];
@@ -33,10 +24,12 @@ function arrange(processes) {
   const items = [];
   let y = RULER;
   for (const process of processes) {
-    items.push({ title: process.name + (process.lanes.length ? "" : "  (no events)"), y, height: HEAD, rows: [] });
+    const title = process.name + (process.lanes.length ? "" : "  (no events)");
+    items.push({ title, y, height: HEAD, rows: [] });
     y += HEAD;
     for (const lane of process.lanes) {
-      const rows = lane.rows.map(unpack), height = rows.length * LINE + 2 * PAD;
+      const rows = lane.rows.map(unpack);
+      const height = rows.length * LINE + 2 * PAD;
       items.push({ lane: lane.name, y, height, rows });
       y += height;
     }
@@ -46,7 +39,8 @@ function arrange(processes) {
 
 // The first event of a row that ends after a time.
 function firstAfter(row, time) {
-  let low = 0, high = row.end.length;
+  let low = 0;
+  let high = row.end.length;
   while (low < high) {
     const middle = (low + high) >> 1;
     if (row.end[middle] > time) high = middle;
@@ -55,303 +49,320 @@ function firstAfter(row, time) {
   return low;
 }
 
-function timeline(packed, title) {
-  const section = el("section", "timeline", el("h2", "", title));
-  if (!packed.processes.length) {
-    section.append(el("p", "soft", "No events were recorded."));
-    return section;
-  }
-  const strings = packed.strings, colours = strings.map(hue), { items, height } = arrange(packed.processes);
-  const left = packed.left_out ? ` The ${packed.left_out.toLocaleString("en-US")} shortest are left out here; --trace keeps them.` : "";
-  section.append(el("p", "soft", `${packed.events.toLocaleString("en-US")} events on the threads and streams that ran.${left} Click into it; then the wheel zooms, dragging pans. Keys: + − or W S zoom, ← → or A D pan, ↑ ↓ scroll, 0 fits. Double click zooms to an event.`));
-
-  const scroll = el("div", "scroll"), canvas = el("canvas"), room = el("div"), tip = el("div", "tip"), chosen = el("p", "chosen soft");
-  const find = el("input"), count = el("span", "soft small"), bar = el("div", "tools");
-  find.placeholder = "Find in names";
-  find.type = "search";
-  tip.hidden = true;
-  scroll.tabIndex = 0;
-  scroll.setAttribute("role", "application");
-  scroll.setAttribute("aria-label", title + ": zoom with plus and minus, pan with the arrow keys");
-  scroll.append(canvas, room);
-  scroll.style.height = `min(${height + 2}px, 78vh)`;
-  section.append(bar, scroll, chosen, tip);
-
-  const steps = packed.steps, first = steps.length ? steps[0][1] : 0;
-  const last = steps.length ? Math.max(...steps.map((s) => s[1] + s[2])) : packed.length;
-  const margin = (last - first) * 0.01;
-  const whole = [Math.max(0, first - margin), Math.min(packed.length, last + margin)];
-  let [from, until] = whole, hover = null, marked = null, matches = null, drawn = 0, pending = false;
-  let style = {}, gutter = 190, wide = 0, tall = 0;
-
-  const scale = () => (wide - gutter) / (until - from);
-  const toX = (time) => gutter + (time - from) * scale();
-  const toTime = (x) => from + (x - gutter) / scale();
-
-  function look(a, b) {
-    const span = Math.min(Math.max(b - a, 50), packed.length * 1.02), low = -packed.length * 0.01;
-    from = Math.min(Math.max(a, low), packed.length * 1.01 - span);
-    until = from + span;
-    draw();
-  }
-  const zoom = (factor, x = gutter + (wide - gutter) / 2) => look(toTime(x) - (toTime(x) - from) * factor, toTime(x) + (until - toTime(x)) * factor);
-  const pan = (share) => look(from + share * (until - from), until + share * (until - from));
-
-  function draw() {
-    if (!pending) requestAnimationFrame(paint);
-    pending = true;
+class Timeline {
+  constructor(packed, title) {
+    this.length = packed.length;
+    this.steps = packed.steps;
+    this.strings = packed.strings;
+    this.colours = packed.strings.map(hue);
+    Object.assign(this, arrange(packed.processes));
+    this.whole = this.stepsWithMargin();
+    [this.from, this.until] = this.whole;
+    this.hover = this.marked = this.matches = this.drag = null;
+    this.pending = false;
+    this.style = {};
+    this.build(packed, title);
+    this.listen();
   }
 
-  function measure() {
-    const dpr = window.devicePixelRatio || 1, css = getComputedStyle(document.documentElement);
-    for (const key of ["paper", "ink", "soft", "faint", "line", "step"]) style[key] = css.getPropertyValue("--" + key).trim();
-    wide = scroll.clientWidth;
-    tall = scroll.clientHeight;
-    gutter = wide < 640 ? 96 : 200;
-    canvas.width = wide * dpr;
-    canvas.height = tall * dpr;
-    canvas.style.width = wide + "px";
-    canvas.style.height = tall + "px";
-    room.style.height = Math.max(0, height - tall) + "px";
-    canvas.getContext("2d").setTransform(dpr, 0, 0, dpr, 0, 0);
+  // --- the elements ---
+
+  build(packed, title) {
+    const left = packed.left_out
+      ? ` The ${packed.left_out.toLocaleString("en-US")} shortest are left out here; --trace keeps them.`
+      : "";
+    const told =
+      `${packed.events.toLocaleString("en-US")} events on the threads and streams that ran.${left} ` +
+      "Click into it; then the wheel zooms, dragging pans. Keys: + − or W S zoom, ← → or A D pan, " +
+      "↑ ↓ scroll, 0 fits. Double click zooms to an event.";
+    this.canvas = el("canvas");
+    this.room = el("div"); // makes the box scroll as far as the lanes reach
+    this.scroll = el("div", "scroll", this.canvas, this.room);
+    this.scroll.tabIndex = 0;
+    this.scroll.setAttribute("role", "application");
+    const keys = "zoom with plus and minus, pan with the arrow keys";
+    this.scroll.setAttribute("aria-label", `${title}: ${keys}`);
+    this.scroll.style.height = `min(${this.height + 2}px, 78vh)`;
+    this.tip = el("div", "tip");
+    this.tip.hidden = true;
+    this.chosen = el("p", "chosen soft");
+    const parts = [el("p", "soft", told), this.toolbar(), this.scroll, this.chosen, this.tip];
+    this.section = el("section", "timeline", el("h2", "", title), ...parts);
   }
 
-  function paint() {
-    pending = false;
-    const began = performance.now(), ctx = canvas.getContext("2d"), top = scroll.scrollTop;
-    ctx.fillStyle = style.paper;
-    ctx.fillRect(0, 0, wide, tall);
-    ctx.textBaseline = "middle";
-    drawn = 0;
-    paintSteps(ctx);
-    for (const item of items) if (item.y + item.height > top + RULER && item.y < top + tall) paintItem(ctx, item, item.y - top);
-    paintRuler(ctx);
-    Object.assign(scroll.dataset, { from: Math.round(from), until: Math.round(until), drawn, paint: (performance.now() - began).toFixed(2) });
-  }
-
-  function paintSteps(ctx) {
-    ctx.fillStyle = style.step;
-    steps.forEach(([, start, length], i) => {
-      const a = Math.max(gutter, toX(start)), b = Math.min(wide, toX(start + length));
-      if (b > a && i % 2 === 0) ctx.fillRect(a, 0, b - a, tall);
-    });
-  }
-
-  function paintItem(ctx, item, y) {
-    if (item.title !== undefined) {
-      ctx.fillStyle = style.faint;
-      ctx.fillRect(0, y + 3, wide, HEAD - 6);
-      ctx.fillStyle = style.ink;
-      ctx.font = "600 14px system-ui, sans-serif";
-      ctx.fillText(item.title, 10, y + HEAD / 2);
-      return;
+  toolbar() {
+    const bar = el("div", "tools");
+    const button = (text, hint, act) => {
+      const made = titled(el("button", "", text), hint);
+      made.onclick = act;
+      bar.append(made);
+    };
+    button("+", "zoom in", () => this.zoom(0.5));
+    button("−", "zoom out", () => this.zoom(2));
+    button("Fit", "all of it", () => this.look(...this.whole));
+    if (this.steps.length) {
+      button("‹ Step", "the step before", () => this.goToStep(-1));
+      button("Step ›", "the next step", () => this.goToStep(1));
     }
-    item.rows.forEach((row, depth) => paintRow(ctx, row, y + PAD + depth * LINE));
-    ctx.fillStyle = style.paper;
-    ctx.fillRect(0, y, gutter - 4, item.height);
-    ctx.fillStyle = style.soft;
-    ctx.font = "13px system-ui, sans-serif";
-    let label = item.lane;
-    const room = gutter - 20;
-    if (ctx.measureText(label).width > room) {
-      const keep = Math.max(1, Math.floor((label.length * room) / ctx.measureText(label).width) - 1);
-      label = label.slice(0, keep) + "…";
-    }
-    ctx.fillText(label, 10, y + PAD + LINE / 2);
-    ctx.strokeStyle = style.faint;
-    ctx.beginPath();
-    ctx.moveTo(0, y + item.height - 0.5);
-    ctx.lineTo(wide, y + item.height - 0.5);
-    ctx.moveTo(gutter - 4.5, y);
-    ctx.lineTo(gutter - 4.5, y + item.height);
-    ctx.stroke();
+    const find = el("input");
+    const count = el("span", "soft small");
+    find.type = "search";
+    find.placeholder = "Find in names";
+    find.oninput = () => (count.textContent = this.find(find.value.trim().toLowerCase()));
+    bar.append(find, count);
+    return bar;
   }
 
-  function paintRow(ctx, row, y) {
-    const k = scale(), many = row.start.length;
-    let covered = -1, colour = "";
-    ctx.font = "12px system-ui, sans-serif";
-    for (let i = firstAfter(row, from); i < many && row.start[i] < until; i++) {
-      const x = gutter + (row.start[i] - from) * k, right = gutter + (row.end[i] - from) * k;
-      const match = matches ? matches[row.name[i]] || matches[row.detail[i]] : 1;
-      if (right < covered + 0.6 && !(matches && match)) continue; // a pixel that is drawn already
-      const a = Math.max(x, gutter), b = Math.min(Math.max(right, x + 1), wide), is = row.name[i];
-      if (colours[is] !== colour) ctx.fillStyle = colour = colours[is];
-      if (!match) ctx.globalAlpha = 0.18;
-      ctx.fillRect(a, y, b - a > 3 ? b - a - 0.6 : b - a, LINE - 2);
-      drawn++;
-      if (b - a > 28 && match) {
-        ctx.fillStyle = "#fff";
-        colour = "";
-        ctx.fillText(strings[is].slice(0, Math.floor((b - a - 8) / 6.4)), a + 4, y + LINE / 2 - 1, b - a - 6);
-      }
-      ctx.globalAlpha = 1;
-      covered = b;
-      if ((marked && marked.row === row && marked.i === i) || (hover && hover.row === row && hover.i === i)) {
-        ctx.strokeStyle = style.ink;
-        ctx.lineWidth = 2;
-        ctx.strokeRect(a + 1, y, Math.max(1, b - a - 2), LINE - 2);
-        ctx.lineWidth = 1;
-      }
-    }
+  // --- what is in view ---
+
+  stepsWithMargin() {
+    if (!this.steps.length) return [0, this.length];
+    const first = this.steps[0][1];
+    const last = Math.max(...this.steps.map(([, start, length]) => start + length));
+    const margin = (last - first) * 0.01;
+    return [Math.max(0, first - margin), Math.min(this.length, last + margin)];
   }
 
-  function paintRuler(ctx) {
-    ctx.fillStyle = style.paper;
-    ctx.fillRect(0, 0, wide, RULER - 4);
-    ctx.font = "12px system-ui, sans-serif";
-    const rough = ((until - from) * 110) / Math.max(110, wide - gutter), power = 10 ** Math.floor(Math.log10(rough));
-    const every = [1, 2, 5, 10].find((n) => n * power >= rough) * power;
-    ctx.strokeStyle = style.line;
-    ctx.fillStyle = style.soft;
-    ctx.beginPath();
-    const [unit, size] = until < 1e3 ? ["ns", 1] : until < 1e6 ? ["µs", 1e3] : until < 1e9 ? ["ms", 1e6] : ["s", 1e9];
-    const digits = Math.max(0, Math.ceil(-Math.log10(every / size) - 1e-9));
-    for (let t = Math.max(0, Math.ceil(from / every)) * every; t < until; t += every) {
-      const x = Math.round(toX(t)) + 0.5;
-      ctx.moveTo(x, RULER - 10);
-      ctx.lineTo(x, RULER - 4);
-      ctx.fillText(`${(t / size).toFixed(digits)} ${unit}`, x + 4, RULER - 10);
-    }
-    ctx.moveTo(0, RULER - 3.5);
-    ctx.lineTo(wide, RULER - 3.5);
-    ctx.stroke();
-    ctx.fillStyle = style.ink;
-    ctx.font = "600 12px system-ui, sans-serif";
-    for (const [step, start, length] of steps) {
-      const a = Math.max(gutter, toX(start)), b = Math.min(wide, toX(start + length));
-      if (b - a > 8 * Math.min(step.length, 12)) ctx.fillText(step, a + 4, 9, b - a - 6);
-    }
+  scale() {
+    return (this.wide - this.gutter) / (this.until - this.from);
   }
 
-  function at(event) {
-    const box = canvas.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
-    if (x < gutter || y < RULER) return null;
-    const place = y + scroll.scrollTop, item = items.find((it) => place >= it.y && place < it.y + it.height);
+  toX(time) {
+    return this.gutter + (time - this.from) * this.scale();
+  }
+
+  toTime(x) {
+    return this.from + (x - this.gutter) / this.scale();
+  }
+
+  look(from, until) {
+    const span = Math.min(Math.max(until - from, 50), this.length * 1.02);
+    this.from = Math.min(Math.max(from, -this.length * 0.01), this.length * 1.01 - span);
+    this.until = this.from + span;
+    this.draw();
+  }
+
+  zoom(factor, x = (this.gutter + this.wide) / 2) {
+    const at = this.toTime(x);
+    this.look(at - (at - this.from) * factor, at + (this.until - at) * factor);
+  }
+
+  pan(share) {
+    const by = share * (this.until - this.from);
+    this.look(this.from + by, this.until + by);
+  }
+
+  goToStep(way) {
+    const middle = (this.from + this.until) / 2;
+    const near = this.steps.findIndex(([, start, length]) => middle < start + length);
+    const now = near < 0 ? this.steps.length - 1 : near;
+    const alone = this.until - this.from < 1.5 * this.steps[now][2]; // one step fills the view
+    const to = Math.min(this.steps.length - 1, Math.max(0, alone ? now + way : now));
+    const [, start, length] = this.steps[to];
+    this.look(start - 0.02 * length, start + 1.02 * length);
+  }
+
+  find(wanted) {
+    this.matches = wanted
+      ? Uint8Array.from(this.strings, (text) => text.toLowerCase().includes(wanted))
+      : null;
+    this.draw();
+    if (!wanted) return "";
+    let found = 0;
+    for (const { rows } of this.items)
+      for (const row of rows)
+        for (let i = 0; i < row.name.length; i++) found += this.isMatch(row, i) ? 1 : 0;
+    return `${found.toLocaleString("en-US")} found`;
+  }
+
+  isMatch(row, i) {
+    return this.matches[row.name[i]] || this.matches[row.detail[i]];
+  }
+
+  isMarked(row, i) {
+    const is = (spot) => spot && spot.row === row && spot.i === i;
+    return is(this.marked) || is(this.hover);
+  }
+
+  // --- drawing ---
+
+  draw() {
+    if (!this.pending) requestAnimationFrame(() => this.paint());
+    this.pending = true;
+  }
+
+  paint() {
+    this.pending = false;
+    const began = performance.now();
+    paintTimeline(this, this.canvas.getContext("2d"));
+    const paint = (performance.now() - began).toFixed(2);
+    const [from, until] = [Math.round(this.from), Math.round(this.until)];
+    Object.assign(this.scroll.dataset, { from, until, drawn: this.drawn, paint });
+  }
+
+  // Sizes and colours; then all of it again.
+  restyle() {
+    const dpr = window.devicePixelRatio || 1;
+    const css = getComputedStyle(document.documentElement);
+    for (const key of ["paper", "ink", "soft", "faint", "line", "step"])
+      this.style[key] = css.getPropertyValue("--" + key).trim();
+    this.wide = this.scroll.clientWidth;
+    this.tall = this.scroll.clientHeight;
+    this.gutter = this.wide < 640 ? 96 : 200;
+    this.canvas.width = this.wide * dpr;
+    this.canvas.height = this.tall * dpr;
+    this.canvas.style.width = this.wide + "px";
+    this.canvas.style.height = this.tall + "px";
+    this.room.style.height = Math.max(0, this.height - this.tall) + "px";
+    this.canvas.getContext("2d").setTransform(dpr, 0, 0, dpr, 0, 0);
+    this.paint();
+  }
+
+  // --- the pointer ---
+
+  // The event under the pointer, if there is one.
+  at(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const x = event.clientX - box.left;
+    const y = event.clientY - box.top;
+    if (x < this.gutter || y < RULER) return null;
+    const place = y + this.scroll.scrollTop;
+    const item = this.items.find((it) => place >= it.y && place < it.y + it.height);
     const row = item && item.rows[Math.floor((place - item.y - PAD) / LINE)];
     if (!row) return null;
-    const slack = 2 / scale(), i = firstAfter(row, toTime(x) - slack);
-    return i < row.start.length && row.start[i] <= toTime(x) + slack ? { row, i, item } : null;
+    const slack = 2 / this.scale();
+    const i = firstAfter(row, this.toTime(x) - slack);
+    const hit = i < row.start.length && row.start[i] <= this.toTime(x) + slack;
+    return hit ? { row, i, item } : null;
   }
 
-  function told({ row, i, item }) {
-    const step = steps.find(([, start, length]) => row.start[i] >= start && row.start[i] < start + length);
-    const facts = [duration(row.end[i] - row.start[i]), `from ${(row.start[i] / 1e6).toFixed(3)} ms`, step ? `in ${step[0]}` : "", item.lane];
-    return [el("b", "", strings[row.name[i]]), el("div", "", facts.filter(Boolean).join(", ")), el("div", "soft mono", strings[row.detail[i]])];
+  told({ row, i, item }) {
+    const begins = row.start[i];
+    const step = this.steps.find(([, start, length]) => begins >= start && begins < start + length);
+    const facts = [duration(row.end[i] - begins), `from ${(begins / 1e6).toFixed(3)} ms`];
+    if (step) facts.push(`in ${step[0]}`);
+    facts.push(item.lane);
+    const name = el("b", "", this.strings[row.name[i]]);
+    return [name, el("div", "", facts.join(", ")), el("div", "soft mono", this.strings[row.detail[i]])];
   }
 
-  function point(event) {
-    hover = at(event);
-    tip.hidden = !hover;
-    if (hover) {
-      tip.replaceChildren(...told(hover));
-      tip.style.left = Math.max(8, Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 12)) + "px";
-      const below = event.clientY + 18;
-      tip.style.top = (below + tip.offsetHeight < window.innerHeight ? below : event.clientY - tip.offsetHeight - 12) + "px";
-    }
-    draw();
+  point(event) {
+    this.hover = this.at(event);
+    this.tip.hidden = !this.hover;
+    this.draw();
+    if (!this.hover) return;
+    this.tip.replaceChildren(...this.told(this.hover));
+    const { offsetWidth, offsetHeight, style } = this.tip;
+    const left = Math.min(event.clientX + 14, window.innerWidth - offsetWidth - 12);
+    const below = event.clientY + 18;
+    const fits = below + offsetHeight < window.innerHeight;
+    style.left = Math.max(8, left) + "px";
+    style.top = (fits ? below : event.clientY - offsetHeight - 12) + "px";
   }
 
-  let drag = null;
-  scroll.addEventListener("pointerdown", (event) => {
-    if (event.button || event.offsetX > wide) return;
-    drag = { x: event.clientX, y: event.clientY, from, until, top: scroll.scrollTop, moved: false };
-  });
-  scroll.addEventListener("pointermove", (event) => {
-    if (!drag) return point(event);
-    const dx = event.clientX - drag.x, dy = event.clientY - drag.y;
+  press(event) {
+    if (event.button || event.offsetX > this.wide) return;
+    const { clientX: x, clientY: y } = event;
+    const { from, until } = this;
+    this.drag = { x, y, from, until, top: this.scroll.scrollTop, moved: false };
+  }
+
+  move(event) {
+    const drag = this.drag;
+    if (!drag) return this.point(event);
+    const dx = event.clientX - drag.x;
+    const dy = event.clientY - drag.y;
     if (!drag.moved && Math.hypot(dx, dy) < 4) return;
-    if (!drag.moved) scroll.setPointerCapture(event.pointerId);
+    if (!drag.moved) this.scroll.setPointerCapture(event.pointerId);
     drag.moved = true;
-    tip.hidden = true;
-    scroll.classList.add("drag");
-    if (event.pointerType !== "touch") scroll.scrollTop = drag.top - dy;
-    look(drag.from - dx / scale(), drag.until - dx / scale());
-  });
-  scroll.addEventListener("pointerup", (event) => {
-    if (drag && !drag.moved) {
-      marked = at(event);
-      chosen.replaceChildren(...(marked ? told(marked) : []));
-      draw();
+    this.tip.hidden = true;
+    this.scroll.classList.add("drag");
+    if (event.pointerType !== "touch") this.scroll.scrollTop = drag.top - dy;
+    this.look(drag.from - dx / this.scale(), drag.until - dx / this.scale());
+  }
+
+  release(event) {
+    if (this.drag && !this.drag.moved) {
+      this.marked = this.at(event);
+      this.chosen.replaceChildren(...(this.marked ? this.told(this.marked) : []));
+      this.draw();
     }
-    drag = null;
-    scroll.classList.remove("drag");
-  });
-  scroll.addEventListener("pointercancel", () => (drag = null));
-  scroll.addEventListener("pointerleave", () => {
-    hover = null;
-    tip.hidden = true;
-    draw();
-  });
-  scroll.addEventListener("dblclick", (event) => {
-    const hit = at(event);
+    this.drag = null;
+    this.scroll.classList.remove("drag");
+  }
+
+  leave() {
+    this.hover = null;
+    this.tip.hidden = true;
+    this.draw();
+  }
+
+  zoomToEvent(event) {
+    const hit = this.at(event);
     if (!hit) return;
-    const length = hit.row.end[hit.i] - hit.row.start[hit.i];
-    look(hit.row.start[hit.i] - 0.1 * length, hit.row.end[hit.i] + 0.1 * length);
-  });
-  scroll.addEventListener("wheel", (event) => {
-    if (document.activeElement !== scroll && !event.ctrlKey) return; // the page scrolls past it
+    const { start, end } = hit.row;
+    const margin = 0.1 * (end[hit.i] - start[hit.i]);
+    this.look(start[hit.i] - margin, end[hit.i] + margin);
+  }
+
+  // Until one clicks into the timeline, the wheel scrolls the page past it.
+  wheel(event) {
+    if (document.activeElement !== this.scroll && !event.ctrlKey) return;
     event.preventDefault();
-    const unit = event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? 400 : 1;
-    if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) return pan((event.deltaX * unit) / (wide - gutter));
-    if (event.shiftKey) return void (scroll.scrollTop += event.deltaY * unit);
-    zoom(Math.exp(Math.max(-240, Math.min(240, event.deltaY * unit)) * 0.002), event.clientX - canvas.getBoundingClientRect().left);
-  }, { passive: false });
-  scroll.addEventListener("scroll", draw);
-  const keys = {
-    "+": () => zoom(0.7), "=": () => zoom(0.7), w: () => zoom(0.7), "-": () => zoom(1 / 0.7), s: () => zoom(1 / 0.7),
-    ArrowLeft: () => pan(-0.2), a: () => pan(-0.2), ArrowRight: () => pan(0.2), d: () => pan(0.2),
-    ArrowUp: () => (scroll.scrollTop -= 60), ArrowDown: () => (scroll.scrollTop += 60), 0: () => look(...whole),
-    Escape: () => scroll.blur(),
-  };
-  scroll.addEventListener("keydown", (event) => {
-    const act = !event.ctrlKey && !event.metaKey && !event.altKey && keys[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+    const unit = [1, 16, 400][event.deltaMode];
+    const [dx, dy] = [event.deltaX * unit, event.deltaY * unit];
+    if (Math.abs(dx) > Math.abs(dy)) this.pan(dx / (this.wide - this.gutter));
+    else if (event.shiftKey) this.scroll.scrollTop += dy;
+    else {
+      const x = event.clientX - this.canvas.getBoundingClientRect().left;
+      this.zoom(Math.exp(0.002 * Math.max(-240, Math.min(240, dy))), x);
+    }
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const act = {
+      ...{ "+": () => this.zoom(0.7), "=": () => this.zoom(0.7), w: () => this.zoom(0.7) },
+      ...{ "-": () => this.zoom(1 / 0.7), s: () => this.zoom(1 / 0.7) },
+      ...{ ArrowLeft: () => this.pan(-0.2), a: () => this.pan(-0.2) },
+      ...{ ArrowRight: () => this.pan(0.2), d: () => this.pan(0.2) },
+      ArrowUp: () => (this.scroll.scrollTop -= 60),
+      ArrowDown: () => (this.scroll.scrollTop += 60),
+      0: () => this.look(...this.whole),
+      Escape: () => this.scroll.blur(),
+    }[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     if (!act) return;
     event.preventDefault();
     act();
-  });
+  }
 
-  function button(text, hint, act) {
-    const made = titled(el("button", "", text), hint);
-    made.onclick = act;
-    bar.append(made);
+  listen() {
+    const on = (name, act, options) => this.scroll.addEventListener(name, act.bind(this), options);
+    on("pointerdown", this.press);
+    on("pointermove", this.move);
+    on("pointerup", this.release);
+    on("pointercancel", this.release);
+    on("pointerleave", this.leave);
+    on("dblclick", this.zoomToEvent);
+    on("wheel", this.wheel, { passive: false });
+    on("keydown", this.key);
+    on("scroll", this.draw);
+    new ResizeObserver(() => this.restyle()).observe(this.scroll);
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    dark.addEventListener("change", () => this.restyle());
+    addEventListener("beforeprint", () => {
+      document.documentElement.dataset.print = "";
+      this.restyle();
+    });
+    addEventListener("afterprint", () => {
+      delete document.documentElement.dataset.print;
+      this.restyle();
+    });
   }
-  function goToStep(way) {
-    const middle = (from + until) / 2, near = steps.findIndex(([, start, length]) => middle < start + length);
-    const now = near < 0 ? steps.length - 1 : near, one = until - from < 1.5 * steps[now][2];
-    const [, start, length] = steps[Math.min(steps.length - 1, Math.max(0, one ? now + way : now))];
-    look(start - 0.02 * length, start + 1.02 * length);
-  }
-  button("+", "zoom in", () => zoom(0.5));
-  button("−", "zoom out", () => zoom(2));
-  button("Fit", "all of it", () => look(...whole));
-  if (steps.length) {
-    button("‹ Step", "the step before", () => goToStep(-1));
-    button("Step ›", "the next step", () => goToStep(1));
-  }
-  bar.append(find, count);
-  find.oninput = () => {
-    const wanted = find.value.trim().toLowerCase();
-    matches = wanted ? Uint8Array.from(strings, (text) => text.toLowerCase().includes(wanted)) : null;
-    let found = 0;
-    if (matches) for (const item of items) for (const row of item.rows) for (let i = 0; i < row.name.length; i++) found += matches[row.name[i]] || matches[row.detail[i]];
-    count.textContent = matches ? `${found.toLocaleString("en-US")} found` : "";
-    draw();
-  };
+}
 
-  const restyle = () => {
-    measure();
-    paint();
-  };
-  new ResizeObserver(restyle).observe(scroll);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
-  addEventListener("beforeprint", () => {
-    document.documentElement.dataset.print = "";
-    restyle();
-  });
-  addEventListener("afterprint", () => {
-    delete document.documentElement.dataset.print;
-    restyle();
-  });
-  return section;
+function timeline(packed, title) {
+  if (packed.processes.length) return new Timeline(packed, title).section;
+  const none = el("p", "soft", "No events were recorded.");
+  return el("section", "timeline", el("h2", "", title), none);
 }
