@@ -165,3 +165,13 @@ def read_results(path: Path) -> dict:
 
 def files_in(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="session")
+def profiled(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The logdir of stage 04, with steps 5 to 14 recorded."""
+    folder = tmp_path_factory.mktemp("profiled")
+    options = ["--data", small, "--steps", 16, "--profile-steps", 5, 14, "--logdir", "logs"]
+    ran = run_script(stages("04")[0], *options, cwd=folder)
+    assert ran.returncode == 0, ran.stderr
+    return folder / "logs"

@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+from pathlib import Path
 
 from tools.stages import ROOT, UnknownStage, choose
 
@@ -78,6 +79,25 @@ def results(argv: list[str]) -> int:
     return module.run(args.keep, args.write)
 
 
+def report(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="./workshop report", description="Show where a profiled run spent its time."
+    )
+    parser.add_argument("logdir", type=Path, help="the --logdir of a profiled run, or a profile")
+    parser.add_argument("other", type=Path, nargs="?", help="a second one, to compare with")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="one page that needs no network")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="all figures, for tools")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE.json.gz", help="for Perfetto and chrome://tracing"
+    )
+    args = parser.parse_args(argv)
+    from tools import report as module
+
+    paths = [path for path in (args.logdir, args.other) if path]
+    files = {"html": args.html, "json": args.json, "trace": args.trace}
+    return module.run(paths, {kind: file for kind, file in files.items() if file})
+
+
 def test(argv: list[str]) -> int:
     if {"-h", "--help"} & set(argv):
         print("usage: ./workshop test [pytest options, or a file of tests/]")
@@ -105,8 +125,8 @@ def doctor(argv: list[str]) -> int:
 
 
 def main() -> int:
-    known = {"run": run, "bench": bench, "results": results, "scale": scale, "doctor": doctor}
-    command = (known | {"test": test, "data": data})[sys.argv[1]]
+    known = {"run": run, "bench": bench, "results": results, "scale": scale, "report": report}
+    command = (known | {"doctor": doctor, "test": test, "data": data})[sys.argv[1]]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl+C: no stage is left alone
     try:
         return command(sys.argv[2:])

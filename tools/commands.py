@@ -5,6 +5,7 @@ COMMANDS = (
     ("bench", "06 against Keras's model.fit, on the same CNN, in turns"),
     ("results", "show the last run; --keep and --write put it into the READMEs"),
     ("scale", "train one stage on 1, 2, ... ranks and show how it scales"),
+    ("report", "show where a profiled run spent its time; --html, --json, --trace write files"),
     ("test", "run the whole test suite, Horovod included"),
     ("data", "put verified MNIST at data/mnist.npz"),
     ("setup", "make the Python environment only; --test and --horovod add to it"),

@@ -1,0 +1,174 @@
+"""Collect a profile in three more ways, on the training of train_MNIST.py, which stands beside.
+
+python collect.py context    Profile(...) around some steps of a loop of your own
+python collect.py callback   Keras's TensorBoard callback, for model.fit
+python collect.py server     a training that can be sampled while it runs: leave it running, and
+python collect.py sample     from another terminal, sample it
+"""
+
+import argparse
+import itertools
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import train_MNIST as stage  # first: it sets the environment that TensorFlow reads
+from train_MNIST import keras, tf
+
+FIRST, LAST = 10, 20  # the steps to profile: after tracing and compiling, ten are plenty
+
+
+def stop(message):
+    """End with one clear line."""
+    sys.exit(f"collect.py: {message}")
+
+
+# --- the ways ---
+
+
+def profile_with_context(args):
+    """For a loop of your own. The profile is written when the block is left, however it is left."""
+    one_step = prepare(args)
+    for step in range(FIRST):
+        one_step(step)
+    with tf.profiler.experimental.Profile(str(args.logdir)):
+        for step in range(FIRST, LAST + 1):
+            one_step(step)
+
+
+class TensorBoardWithSteps(keras.callbacks.TensorBoard):
+    """Keras's callback with the step markers that Keras 3 leaves out: without them, no step time.
+
+    The marker lies inside the recording, and around all that fit() does for a batch: Keras fetches
+    the batch inside its train function, so waiting for input is part of the step.
+    """
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.numbers = itertools.count(1)  # as profile_batch counts: over all epochs
+
+    def on_train_batch_begin(self, batch, logs=None):
+        super().on_train_batch_begin(batch, logs)  # starts the recording
+        number = next(self.numbers)
+        self.marker = tf.profiler.experimental.Trace("train", step_num=number, _r=1)
+        self.marker.__enter__()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.marker.__exit__(None, None, None)
+        super().on_train_batch_end(batch, logs)  # ends the recording
+
+
+def profile_with_callback(args):
+    """For model.fit. Batches count from 1; the first one compiles, so the window starts at 2."""
+    images, _, labels, _ = stage.get_dataset(args.data)
+    model = stage.MNISTClassifier()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, jit_compile=stage.XLA)
+    callback = TensorBoardWithSteps(str(args.logdir), profile_batch=(2, 20))
+    size = 30 * args.batch_size
+    model.fit(images[:size], labels[:size], args.batch_size, callbacks=[callback], verbose=2)
+
+
+def train_with_server(args):
+    """For a program that runs already, or for long. The server costs nothing until it is asked."""
+    if answers("localhost", args.port):  # TensorFlow would share the port, and not say so
+        stop(f"port {args.port} is taken: choose another with --port")
+    tf.profiler.experimental.server.start(args.port)
+    one_step = prepare(args)
+    for step in range(args.steps):
+        loss = one_step(step)
+        if step == FIRST:
+            print(f"training; now: python collect.py sample --port {args.port}", flush=True)
+    print(f"{args.steps} steps, loss {loss:.3f}")
+
+
+def sample(args):
+    """The sampled program writes the file, from where it runs: so the path must be a whole one."""
+    if not answers(args.host, args.port):
+        stop(f"nobody answers at {args.host}:{args.port}: start python collect.py server there")
+    stage.make_folder(args.logdir)
+    address, logdir = f"grpc://{args.host}:{args.port}", args.logdir.resolve()
+    try:
+        tf.profiler.experimental.client.trace(address, str(logdir), args.ms)
+    except tf.errors.UnavailableError:
+        stop(f"{args.host}:{args.port} sent no profile: is it a profiler's server?")
+
+
+def answers(host, port):
+    """Whether somebody listens there."""
+    with socket.socket() as probe:
+        probe.settimeout(5)
+        try:
+            probe.connect((host, port))
+        except OSError:  # refused, no such host, no answer
+            return False
+    return True
+
+
+# --- the training ---
+
+
+def prepare(args):
+    """Stage 03's training; what comes back takes one marked step of it."""
+    images, _, labels, _ = stage.get_dataset(args.data)
+    model = stage.MNISTClassifier()
+    model(images[:1])  # the first call creates the weights
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    args.steps_per_epoch = len(images) // args.batch_size
+    batches = stage.make_batches(args, images, labels)
+
+    def one_step(step):
+        with tf.profiler.experimental.Trace("train", step_num=step, _r=1):
+            return float(stage.train_step(model, optimizer, *stage.fetch_batch(batches)))
+
+    return one_step
+
+
+# --- main ---
+
+WAYS = {
+    "context": profile_with_context,
+    "callback": profile_with_callback,
+    "server": train_with_server,
+    "sample": sample,
+}
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = stop
+    parser.add_argument("way", choices=WAYS)
+    parser.add_argument("--logdir", type=Path, default="logs", help="where the profile goes")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--data", type=Path, default=os.environ.get("MNIST_NPZ", stage.DATA))
+    parser.add_argument("--steps", type=int, default=1000, help="server: how long to train")
+    parser.add_argument("--port", type=int, default=6009, help="server and sample")
+    parser.add_argument("--host", default="localhost", help="sample: the node of the training")
+    parser.add_argument("--ms", type=int, default=2000, help="sample: for how long")
+    args = parser.parse_args()
+    args.seed = 1
+    for name in ("batch_size", "steps", "port", "ms"):
+        if not 0 < getattr(args, name) < 2**16:
+            stop(f"--{name.replace('_', '-')} must lie between 1 and 65535")
+    if args.way in ("context", "callback"):
+        stage.make_folder(args.logdir)
+    return args
+
+
+def main():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl+C: just end
+    stage.hvd.init()
+    if stage.hvd.size() > 1:
+        stop("this is for one process; of many, train_MNIST.py profiles rank 0")
+    args = parse_args()
+    keras.utils.set_random_seed(args.seed)
+    WAYS[args.way](args)
+    if args.way != "server":
+        print(f"there is a profile; to see it: ../workshop report {args.logdir}")
+
+
+if __name__ == "__main__":
+    main()

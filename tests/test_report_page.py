@@ -1,0 +1,352 @@
+"""The report's page in a real browser, with the network off."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import CHROMIUM, Browser
+from test_report import GPU_PROFILE, made_up, needs_gpu_profile, only_file
+
+from tools import report, report_page, trace, verdict
+from tools.profile import Kernel
+from tools.report_text import ms
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium here: apt-get install chromium"
+)
+HOSTILE = [
+    "<script>document.title = 'owned'</script>",
+    "</script><script>document.title = 'owned'</script>",
+    '"><img src=x onerror="document.title = \'owned\'">',
+    "<!--<script>",
+    "quotes ' \" ` and \\ back",
+    "snow ☃ and \u2028 lines \u202e backwards",
+    "@@data@@ ${1} &lt;b&gt;",
+    "long" * 2000,
+]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    made = Browser(tmp_path_factory.mktemp("chromium"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def made(profiled: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    """The page of stage 04's profile, and its figures."""
+    return write_page(tmp_path_factory.mktemp("page"), profiled)
+
+
+def write_page(folder: Path, *paths: Path) -> tuple[Path, dict]:
+    files = {"html": folder / "page.html", "json": folder / "report.json"}
+    assert report.run(list(paths), files) == 0
+    return files["html"], json.loads(files["json"].read_text())
+
+
+def texts(browser: Browser, selector: str) -> list[str]:
+    return browser.evaluate(
+        f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.textContent)"
+    )
+
+
+def healthy(browser: Browser, page: Path) -> None:
+    assert browser.trouble() == []
+    assert browser.requests() == [page.resolve().as_uri()]
+
+
+# --- what is on it ---
+
+
+def test_the_page_says_what_the_json_says(browser: Browser, made: tuple[Path, dict]) -> None:
+    page, data = made
+    browser.open(page)
+    assert texts(browser, "h1")[0].replace("\u00a0", " ") == data["verdict"]["sentence"]
+    assert data["verdict"]["next"] in texts(browser, ".next")[0]
+    steps = data["steps"]
+    assert texts(browser, ".figures dd")[0].startswith(f"{ms(steps['average_ms'])} ms")
+    legend = " ".join(texts(browser, ".legend li"))
+    for value in filter(None, steps["split"].values()):
+        assert f"{ms(value)} ms" in legend
+    rows = browser.evaluate(
+        "[...document.querySelectorAll('.operations tbody tr')].map(row =>"
+        " [...row.children].map(cell => cell.textContent))"
+    )
+    for row, op in zip(rows[:10], data["operations"]):
+        name, kind, mode, count, self_ms, share, _ = row
+        assert name.lstrip("…\u2060") in op["name"]
+        assert [kind, mode, count] == [op["type"], op["mode"], str(op["count"])]
+        assert [self_ms, share] == [ms(op["self_ms"]), f"{100 * op['share']:.1f} %"]
+    assert set(data["missing"]) == set(texts(browser, ".missing li"))
+    healthy(browser, page)
+
+
+def test_the_bars_are_as_long_as_the_figures(browser: Browser, made: tuple[Path, dict]) -> None:
+    page, data = made
+    browser.open(page)
+    heights = browser.evaluate(
+        "[...document.querySelectorAll('.column')].map(e => e.getBoundingClientRect().height)"
+    )
+    times = [step["total_ms"] for step in data["steps"]["per_step"]]
+    assert len(heights) == 10
+    for height, time in zip(heights, times):
+        assert height / heights[0] == pytest.approx(time / times[0], rel=0.01)
+    widths = browser.evaluate(
+        "[...document.querySelectorAll('.operations .bars div')].slice(0, 10)"
+        ".map(e => e.getBoundingClientRect().width)"
+    )
+    for width, op in zip(widths, data["operations"]):
+        longest = data["operations"][0]["self_ms"]
+        assert width / widths[0] == pytest.approx(op["self_ms"] / longest, abs=0.01)
+    assert browser.evaluate("document.querySelector('.curve path').getTotalLength()") > 100
+
+
+def test_ten_rows_and_more_on_demand(browser: Browser, made: tuple[Path, dict]) -> None:
+    page, data = made
+    browser.open(page)
+    shown = (
+        "[...document.querySelectorAll('.operations tbody tr')]"
+        ".filter(row => row.offsetHeight).length"
+    )
+    assert browser.evaluate(shown) == 10
+    browser.evaluate("document.querySelector('.operations .showall').click()")
+    assert browser.evaluate(shown) == min(100, len(data["operations"]))
+
+
+@pytest.mark.parametrize("width", [420, 1280])
+def test_nothing_sticks_out(browser: Browser, made: tuple[Path, dict], width: int) -> None:
+    browser.open(made[0], width=width)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_light_and_dark(browser: Browser, made: tuple[Path, dict], tmp_path: Path) -> None:
+    from PIL import Image
+
+    brightness = {}
+    for scheme in ("light", "dark"):
+        browser.open(made[0], scheme=scheme)
+        browser.screenshot(tmp_path / f"{scheme}.png")
+        pixel = Image.open(tmp_path / f"{scheme}.png").convert("L").getpixel((5, 5))
+        canvas = browser.evaluate(
+            "[...document.querySelector('canvas').getContext('2d').getImageData(3, 3, 1, 1).data]"
+        )
+        brightness[scheme] = (pixel, canvas[0])
+    assert min(brightness["light"]) > 240
+    assert max(brightness["dark"]) < 40
+
+
+def test_it_prints(browser: Browser, made: tuple[Path, dict], tmp_path: Path) -> None:
+    browser.open(made[0], scheme="dark")
+    browser.pdf(tmp_path / "page.pdf")
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+    healthy(browser, made[0])
+
+
+# --- the timeline ---
+
+
+def view(browser: Browser) -> dict[str, float]:
+    found = browser.evaluate("({...document.querySelector('.scroll').dataset})")
+    return {name: float(value) for name, value in found.items()}
+
+
+def focus(browser: Browser) -> tuple[float, float]:
+    """Bring the timeline into view and click into it; a point in its middle."""
+    left, top, width = browser.evaluate(
+        "(() => { const e = document.querySelector('.scroll'); e.scrollIntoView();"
+        " const box = e.getBoundingClientRect(); return [box.left, box.top, box.width]; })()"
+    )
+    point = left + 200 + (width - 200) / 2, top + 60
+    browser.click(*point)
+    return point
+
+
+def test_zoom_and_pan(browser: Browser, made: tuple[Path, dict], tmp_path: Path) -> None:
+    browser.open(made[0])
+    start = view(browser)
+    point = focus(browser)
+    browser.screenshot(tmp_path / "before.png")
+    browser.wheel(*point, -240)
+    closer = view(browser)
+    assert start["from"] < closer["from"] < closer["until"] < start["until"]
+    middle = (start["from"] + start["until"]) / 2
+    assert closer["from"] < middle < closer["until"]  # towards the pointer
+    browser.screenshot(tmp_path / "after.png")
+    assert (tmp_path / "before.png").read_bytes() != (tmp_path / "after.png").read_bytes()
+
+    browser.drag(*point, 150)
+    moved = view(browser)
+    length = closer["until"] - closer["from"]
+    assert moved["until"] - moved["from"] == pytest.approx(length, rel=0.001)
+    assert moved["from"] < closer["from"] - 0.1 * length
+
+    for key, change in (("+", -1), ("-", 1), ("w", -1), ("s", 1)):
+        before = view(browser)
+        browser.key(key)
+        now = view(browser)
+        grown = (now["until"] - now["from"]) - (before["until"] - before["from"])
+        assert grown * change > 0, key
+    for key, change in (("ArrowRight", 1), ("a", -1), ("d", 1), ("ArrowLeft", -1)):
+        before = view(browser)
+        browser.key(key)
+        assert (view(browser)["from"] - before["from"]) * change > 0, key
+    browser.key("0")
+    assert {**view(browser), "paint": 0} == {**start, "paint": 0}
+    healthy(browser, made[0])
+
+
+def test_the_wheel_scrolls_the_page_until_one_clicks(
+    browser: Browser, made: tuple[Path, dict]
+) -> None:
+    browser.open(made[0])
+    before = view(browser)
+    box = browser.evaluate(
+        "(() => { const e = document.querySelector('.scroll'); e.scrollIntoView();"
+        " const box = e.getBoundingClientRect(); return [box.left + 400, box.top + 50]; })()"
+    )
+    browser.wheel(*box, -200)
+    assert view(browser)["from"] == before["from"]
+
+
+def test_what_the_pointer_is_on(browser: Browser, made: tuple[Path, dict]) -> None:
+    browser.open(made[0])
+    left, _ = focus(browser)
+    row = browser.evaluate("document.querySelector('canvas').getBoundingClientRect().top") + 34 + 30
+    browser.mouse("mouseMoved", left, row + 15)
+    browser.drawn()
+    tip = texts(browser, ".tip")[0]
+    assert tip.startswith("train ") and "python" in tip and " ms" in tip
+    browser.click(left, row + 15, count=2)  # zooms to that step
+    seen = view(browser)
+    step = next(s for s in made[1]["steps"]["per_step"] if tip.startswith(s["name"]))
+    assert (seen["until"] - seen["from"]) / 1e6 == pytest.approx(1.2 * step["total_ms"], rel=0.02)
+    assert step["name"] in texts(browser, ".chosen")[0]
+
+
+def test_steps_and_finding(browser: Browser, made: tuple[Path, dict]) -> None:
+    browser.open(made[0])
+    press = "document.querySelectorAll('.tools button')[4].click()"  # the next step
+    browser.evaluate(press)
+    browser.drawn()
+    one = view(browser)
+    browser.evaluate(press)
+    browser.drawn()
+    assert view(browser)["from"] > one["from"]
+    browser.evaluate(
+        "(() => { const e = document.querySelector('.tools input'); e.value = 'ADAM/sub_1';"
+        " e.dispatchEvent(new Event('input')); })()"
+    )
+    browser.drawn()
+    found = texts(browser, ".tools span")[0]
+    assert found.endswith(" found") and int(found.split()[0].replace(",", "")) >= 10
+
+
+def test_fifty_thousand_events(browser: Browser, tmp_path: Path) -> None:
+    """Drawing stays under a tenth of a second, all in view or zoomed in."""
+    page = tmp_path / "page.html"
+    profile = made_up({"other": 1.0})
+    profile.verdict = verdict.judge(profile)
+    page.write_text(report_page.page([profile], [busy_timeline()], None))
+    browser.open(page)
+    assert "50,000 events" in texts(browser, ".timeline p")[0]
+    point = focus(browser)
+    times = []
+    for delta in (-240, -240, -240, 240, 240, -240):
+        browser.wheel(*point, delta)
+        browser.drag(*point, -80)
+        times.append(view(browser)["paint"])
+    assert view(browser)["drawn"] > 1000
+    assert statistics.median(times) < 100
+    healthy(browser, page)
+
+
+def busy_timeline() -> dict:
+    """50,000 events of all lengths on 20 threads, three deep."""
+    from tensorboard_plugin_profile.protobuf import trace_events_pb2
+
+    proto = trace_events_pb2.Trace()
+    proto.devices[1].name = "/host:CPU"
+    for thread in range(20):
+        proto.devices[1].resources[thread].name = f"thread {thread}"
+    for i in range(50_000):
+        thread, turn = i % 20, i // 20
+        depth, place = turn % 3, turn // 3
+        event = proto.trace_events.add(device_id=1, resource_id=thread, name=f"op {i % 997}")
+        event.timestamp_ps = place * 1_000_000_000 + depth * 1_000_000
+        event.duration_ps = 900_000_000 - depth * 300_000_000 - (i % 7) * 1_000_000
+    return trace.timeline([trace.Trace("host", proto)])
+
+
+# --- other profiles ---
+
+
+@needs_gpu_profile
+def test_the_gpu_profile_opens(browser: Browser, tmp_path: Path) -> None:
+    page, data = write_page(tmp_path, GPU_PROFILE)
+    browser.open(page)
+    assert texts(browser, ".kernels .name span")[0] == data["kernels"][0]["short"]
+    assert texts(browser, ".kernels .tag")[0] == "no"
+    assert len(texts(browser, ".curve")) == len(data["memory"]["allocators"])
+    assert "30.5 %" in " ".join(texts(browser, ".figures dd"))
+    assert view(browser)["drawn"] > 100
+    healthy(browser, page)
+
+
+def test_two_profiles(browser: Browser, made: tuple[Path, dict], tmp_path: Path) -> None:
+    first = only_file(Path(made[1]["path"]))
+    second = tmp_path / "second.xplane.pb"
+    shutil.copy(first, second)
+    page, data = write_page(tmp_path, first, second)
+    browser.open(page)
+    assert texts(browser, "h1")[0].replace("\u00a0", " ") == data["comparison"]["sentence"]
+    assert len(texts(browser, ".row .stack")) == 2
+    rows = texts(browser, "section.operations tbody tr")
+    assert len(rows) == min(100, len(data["comparison"]["operations"]))
+    assert len(texts(browser, "canvas")) == 2
+    healthy(browser, page)
+
+
+def hostile_file(real: Path, file: Path) -> Path:
+    """A real profile whose host, threads, steps and events are named to do harm."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace.FromString(real.read_bytes())
+    for plane in space.planes:
+        for i, metadata in enumerate(plane.event_metadata.values()):
+            if metadata.name == "train" or i % 5 == 0:
+                metadata.name = HOSTILE[i % len(HOSTILE)]
+        for i, line in enumerate(plane.lines):
+            line.name = HOSTILE[i % len(HOSTILE)]
+    space.hostnames[:] = [HOSTILE[0]]
+    file.write_bytes(space.SerializeToString())
+    return file
+
+
+def test_hostile_names_are_text(browser: Browser, made: tuple[Path, dict], tmp_path: Path) -> None:
+    real = only_file(Path(made[1]["path"]))
+    found, traces = report.load(hostile_file(real, tmp_path / "hostile.xplane.pb"))
+    for name, op in zip(HOSTILE, found.operations):  # TensorFlow's table refuses such names
+        op.name = op.type = name
+    kernel = Kernel(HOSTILE[1], HOSTILE[1], HOSTILE[0], 1, 1, 1, 1, 1, 1, True, False, 0, 0, [], [])
+    found.kernels = [kernel]
+    found.run = found.verdict["sentence"] = HOSTILE[1]
+    packed = trace.timeline(traces)
+    assert set(HOSTILE) <= set(packed["strings"])
+    page = tmp_path / "page.html"
+    page.write_text(report_page.page([found], [packed], None), encoding="utf-8")
+    browser.open(page)
+    titles = browser.evaluate("[...document.querySelectorAll('.name span')].map(e => e.title)")
+    assert {*HOSTILE} <= {*titles}
+    assert HOSTILE[0] in texts(browser, "main p")[0]  # the host
+    assert texts(browser, "h1") == texts(browser, "title") == [HOSTILE[1]]
+    assert browser.evaluate("document.querySelectorAll('main script, main img').length") == 0
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 1280
+    point = focus(browser)
+    browser.mouse("mouseMoved", point[0], point[1] + 10)
+    healthy(browser, page)
