@@ -270,6 +270,9 @@ def test_gpu_profile(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert kernel["count"] == 194 and not kernel["tensor_core_used"]
     assert made["kernels"][1]["short"] == "Eigen TensorConversionOp<half, float>"
     assert len(made["memory"]["allocators"]) == 4
+    lanes = trace.timeline(report.load(GPU_PROFILE)[1])
+    assert made["kernels"][1]["short"] in lanes["strings"]
+    assert "/device:GPU:4" in [process["name"] for process in lanes["processes"]]
     shown = capsys.readouterr().out
     assert "16 bit 30.5 %" in shown
     assert max(map(len, shown.splitlines())) <= 100
