@@ -109,9 +109,11 @@ def test_json_has_what_tools_need(profiled: Path, tmp_path: Path) -> None:
     assert [step["name"] for step in steps["per_step"]] == [f"train {i}" for i in range(5, 15)]
     assert made["device_type"] == "CPU"
     assert made["verdict"]["kind"] == "compute-bound"
-    first = made["operations"][0]
-    assert first["where"] == "host" and first["mode"] == "graph" and first["count"] == 10
-    assert first["self_ms"] == max(op["self_ms"] for op in made["operations"])
+    assert {op["where"] for op in made["operations"]} == {"host"}
+    assert {op["mode"] for op in made["operations"]} == {"graph", "tf.data"}
+    assert next(op["count"] for op in made["operations"] if op["name"].startswith("adam/")) == 10
+    times = [op["self_ms"] for op in made["operations"]]
+    assert times == sorted(times, reverse=True)
     assert sum(op["share"] for op in made["operations"]) == pytest.approx(1)
     (memory,) = made["memory"]["allocators"]
     assert memory["peak_bytes"] == made["memory"]["peak_bytes"] > 1e6
@@ -134,7 +136,8 @@ def test_the_terminal_view(profiled: Path, tmp_path: Path, capsys: pytest.Captur
     assert made["verdict"]["sentence"] in " ".join(shown.split())
     assert f"Step time: {report_text.ms(made['steps']['average_ms'])} ms, the mean of 10" in shown
     for step in made["steps"]["per_step"]:
-        assert re.search(rf" {step['name']} #.* {report_text.ms(step['total_ms'])}$", shown, re.M)
+        time_told = re.escape(report_text.ms(step["total_ms"]))
+        assert re.search(rf" {step['name']} [I#.]+ {time_told}$", shown, re.M)
     for op in made["operations"][:10]:
         assert re.search(rf"{report_text.ms(op['self_ms'])} .*{re.escape(op['name'][-20:])}", shown)
     assert "what XLA compiled is in no table" in shown  # stage 04 compiles with XLA
@@ -188,7 +191,7 @@ def test_slow_input_is_called_so(tmp_path: Path) -> None:
     work = tf.function(lambda x: tf.reduce_sum(tf.ones((100, 100)) * tf.cast(x, tf.float32)))
     made = as_json(tmp_path, record(tmp_path / "logs", lambda _: work(next(batches)).numpy()))
     assert made["verdict"]["kind"] == "input-bound"
-    assert made["steps"]["split"]["input"] == pytest.approx(20, rel=0.5)
+    assert made["steps"]["split"]["input"] > 15  # of each step's 20 ms of sleep
     assert "01_line_profiler" in made["verdict"]["next"]
     (bottleneck,) = made["input_pipeline"]["bottlenecks"]
     assert "Map" in bottleneck["iterator"] and bottleneck["slowest_call_ms"] > 15
@@ -270,6 +273,9 @@ def test_gpu_profile(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert kernel["count"] == 194 and not kernel["tensor_core_used"]
     assert made["kernels"][1]["short"] == "Eigen TensorConversionOp<half, float>"
     assert len(made["memory"]["allocators"]) == 4
+    lanes = trace.timeline(report.load(GPU_PROFILE)[1])
+    assert made["kernels"][1]["short"] in lanes["strings"]
+    assert "/device:GPU:4" in [process["name"] for process in lanes["processes"]]
     shown = capsys.readouterr().out
     assert "16 bit 30.5 %" in shown
     assert max(map(len, shown.splitlines())) <= 100

@@ -8,10 +8,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tools.profile import Converter
+from tools.profile_tables import short_name
 
 MOST_EVENTS = 100_000  # in the page; the longest are kept
 HOST_STRIDE = 10_000  # between the process numbers of two hosts
@@ -137,6 +139,12 @@ def overlaps(earlier: Any, event: Any) -> bool:
     return earlier.timestamp_ps + earlier.duration_ps > event.timestamp_ps
 
 
+@cache
+def shown(name: str) -> str:
+    """A kernel by the part of its C++ name that tells it from others; the rest as it is."""
+    return short_name(name) if name.startswith("void ") else name
+
+
 class Strings:
     """Names repeat in every step: each is stored once."""
 
@@ -206,6 +214,6 @@ def pack(row: list[Any], zero: int, strings: Strings) -> list[list[int]]:
     return [
         [after - before for before, after in zip([0, *starts], starts)],
         [nanoseconds(event) for event in row],
-        [strings(event.name) for event in row],
+        [strings(shown(event.name)) for event in row],
         [strings(detail(event)) for event in row],
     ]
