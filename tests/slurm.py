@@ -74,7 +74,11 @@ class Cluster:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # short: it holds a socket
-        self.environment = {**os.environ, "PATH": PLACES, "SLURM_CONF": str(self.folder / "slurm.conf")}
+        self.environment = {
+            **os.environ,
+            "PATH": PLACES,
+            "SLURM_CONF": str(self.folder / "slurm.conf"),
+        }
         self.daemons: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Cluster:
@@ -84,7 +88,9 @@ class Cluster:
             self.start("slurmctld", "-D", "-c")
             for node in ("n1", "n2"):
                 self.start("slurmd", "-D", "-c", "-N", node)
-            self.wait_until(lambda: self.run("sinfo", "-h", "-t", "idle", "-o", "%D").stdout.strip() == "2")
+            self.wait_until(
+                lambda: self.run("sinfo", "-h", "-t", "idle", "-o", "%D").stdout.strip() == "2"
+            )
         except BaseException:
             self.__exit__()
             raise
