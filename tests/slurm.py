@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
-CLIENTS = ("sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
+CLIENTS = ("sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo", "setpriv")
 PLACES = os.pathsep.join(["/usr/sbin", "/sbin", os.environ.get("PATH", "")])
 # Two nodes as Perlmutter's are, as far as a job script can tell.
 CONFIGURATION = """\
@@ -97,8 +97,11 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if len(self.daemons) > 1:
-            self.run("scancel", "--state=RUNNING,PENDING", "--user=root", check=False)
+        if len(self.daemons) == 4:  # a job that still runs would outlive the daemons
+            self.run("scancel", "--user=root")
+            end = time.monotonic() + 15
+            while self.run("squeue", "-h").stdout.strip() and time.monotonic() < end:
+                time.sleep(0.2)
         for daemon in reversed(self.daemons):
             daemon.terminate()
             try:
@@ -119,6 +122,8 @@ class Cluster:
         (self.folder / "slurm.conf").write_text(text)
         gpus = [f"NodeName=n[1-2] Name=gpu File={device}\n" for device in DEVICES]
         (self.folder / "gres.conf").write_text("".join(gpus))
+        # Version 2 would look for systemd; version 1 needs nothing as long as nothing uses it.
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
 
     def start_munge(self) -> None:
         key = self.folder / "munge.key"
@@ -133,8 +138,8 @@ class Cluster:
     def start(self, name: str, *options: str) -> None:
         with (self.folder / f"daemon-{len(self.daemons)}-{name}.log").open("wb") as log:
             program = shutil.which(name, path=PLACES)
-            daemon = subprocess.Popen(
-                [str(program), *options],
+            daemon = subprocess.Popen(  # one that outlives these tests is told to end
+                ["setpriv", "--pdeathsig", "TERM", str(program), *options],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -157,10 +162,6 @@ class Cluster:
             texts += [f"--- {log.name}", *log.read_text(errors="replace").splitlines()[-15:]]
         return "\n".join(texts)
 
-    def run(
-        self, *words: str, check: bool = False, timeout: float = 120, **options
-    ) -> subprocess.CompletedProcess[str]:
-        options.setdefault("env", self.environment)
-        return subprocess.run(
-            words, capture_output=True, text=True, timeout=timeout, check=check, **options
-        )
+    def run(self, *words: str, **options) -> subprocess.CompletedProcess[str]:
+        options = {"env": self.environment, "timeout": 60, **options}
+        return subprocess.run(words, capture_output=True, text=True, **options)
