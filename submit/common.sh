@@ -61,11 +61,13 @@ choose_python() {
     local image=${CONTAINER:-$repo/container/workshop.sif} venv=${WORKSHOP_VENV:-$repo/.venv}
     local engine folder folders=("$repo" "${binds[@]}")
     inside=()
+    if [[ -z ${ENTER:-} && $image == none ]]; then
+        [[ ! -x $venv/bin/python3 ]] || PATH="$venv/bin:$PATH"
+        return
+    fi
     unset PYTHONPATH PYTHONHOME # a module's packages must not come before the image's
     if [[ -n ${ENTER:-} ]]; then
         read -ra inside <<<"$ENTER"
-    elif [[ $image == none ]]; then
-        [[ ! -x $venv/bin/python3 ]] || PATH="$venv/bin:$PATH"
     else
         engine=$(command -v apptainer || command -v singularity) ||
             stop "neither apptainer nor singularity is on PATH: load its module"
@@ -117,6 +119,8 @@ check_results() {
 # train STAGE OPTIONS...   the whole job
 train() {
     local stage script data results name file ranks status=0 inside extra words
+    cd -P "$repo" || exit # a path without symbolic links: mounts stumble over them
+    repo=$PWD
     choose_stage "${1:-}"
     shift
     data=$(realpath -m "${MNIST_NPZ:-$repo/data/mnist.npz}")

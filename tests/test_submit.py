@@ -200,6 +200,24 @@ def test_slurm_accepts_the_script_as_it_is(site: SimpleNamespace) -> None:
     assert process.returncode == 0, process.stderr
 
 
+def readme_commands() -> list[str]:
+    """Every sbatch and srun line of submit/README.md, with a project in."""
+    text = (ROOT / "submit" / "README.md").read_text().replace("<project>", "myproject")
+    blocks = "".join(re.findall(r"^```bash\n(.*?)^```", text, flags=re.M | re.S))
+    found = re.findall(r"^(?:\w+=\S+ )*(?:sbatch|srun) .*", blocks, flags=re.M)
+    return found + re.findall(r"`((?:\w+=\S+ )*sbatch -A [^`]+ \d\d)`", text)
+
+
+def test_slurm_takes_the_commands_of_the_readme(site: SimpleNamespace) -> None:
+    lines = readme_commands()
+    assert len(lines) == 4 and any("-N 2" in line for line in lines)
+    for line in lines:
+        command = re.sub(r"(sbatch|srun) ", r"\1 --test-only ", line, count=1)
+        process = site.cluster.run("bash", "-c", command, cwd=site.folder, env=site.env)
+        assert process.returncode == 0, f"{line}: {process.stderr}"
+        assert "to start at" in process.stderr
+
+
 def test_slurm_placeholder_stops_the_job(site: SimpleNamespace) -> None:
     job = site.sbatch("submit/slurm.sbatch", "02")
     assert job.info["JobState"] == "FAILED"
@@ -454,6 +472,32 @@ def test_another_launcher_and_another_container(tmp_path: Path) -> None:
     assert process.returncode == 0, process.stderr
     words = ["shifter", "--image=a:b", "--module=gpu", "mpirun", "-np", "4"]
     assert site.called == [[*words, *site.training("06_optimized", 4)]]
+
+
+def test_without_a_container(tmp_path: Path) -> None:
+    """A module's TensorFlow: its PYTHONPATH stays, and a venv of ./workshop comes first on PATH."""
+    site = Site(tmp_path)
+    process = site.run("slurm.sbatch", "06", RANKS="4", CONTAINER="none")
+    assert process.returncode == 0, process.stderr
+    assert site.called == [["horovodrun", "-np", "4", *site.training("06_optimized", 4)]]
+    assert site.log[-1]["env"]["PYTHONPATH"] == "/from/a/module"
+    (site.repo / ".venv").mkdir()
+    site.bin.rename(site.repo / ".venv" / "bin")
+    (site.repo / ".venv" / "bin" / "python3").symlink_to(sys.executable)
+    assert site.run("slurm.sbatch", "06", RANKS="4", CONTAINER="none").returncode == 0
+    assert len(site.called) == 2
+
+
+def test_relative_names_are_the_repositorys(tmp_path: Path) -> None:
+    site = Site(tmp_path, "apptainer")
+    link = tmp_path / "link"
+    link.symlink_to(site.repo)
+    extra = {"CONTAINER": "container/workshop.sif", "MNIST_NPZ": "data/mnist.npz"}
+    process = site.run("polaris.pbs", "02", PBS_O_WORKDIR=str(link), **extra)
+    assert process.returncode == 0, process.stderr
+    container = ["apptainer", "exec", "--nv", "--fakeroot", "-B", str(site.repo)]
+    words = [*container, "container/workshop.sif", "horovodrun", "-np", "4"]
+    assert site.called[-1] == [*words, *site.training("02_tf_function", 4)]
 
 
 def test_files_outside_are_mounted(tmp_path: Path) -> None:
