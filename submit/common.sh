@@ -71,7 +71,7 @@ choose_python() {
     else
         engine=$(command -v apptainer || command -v singularity) ||
             stop "neither apptainer nor singularity is on PATH: load its module"
-        [[ -f $image ]] ||
+        [[ -e $image ]] ||
             stop "no image at $image: build it (container/README.md) or name one with CONTAINER=FILE"
         for folder in "$(dirname "$data")" "$results"; do
             [[ $folder/ == "$repo"/* ]] || folders+=("$folder")
