@@ -43,7 +43,8 @@ def normal(name: str) -> str:
 
 
 def installed() -> dict[str, str]:
-    return {normal(d.metadata["Name"]): d.version for d in metadata.distributions()}
+    found = metadata.distributions()  # a folder left by a broken installation has no name
+    return {normal(d.metadata["Name"]): d.version for d in found if d.metadata["Name"]}
 
 
 # --- missing ---

@@ -47,11 +47,9 @@ def test_every_file_is_known() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="apt-get install shellcheck")
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_shellcheck(name: str) -> None:
-    process = subprocess.run(
-        ["shellcheck", "-x", f"submit/{name}"], cwd=ROOT, capture_output=True, text=True
-    )
+@pytest.mark.parametrize("path", [*(f"submit/{name}" for name in SCRIPTS), ".ci/run"])
+def test_shellcheck(path: str) -> None:
+    process = subprocess.run(["shellcheck", "-x", path], cwd=ROOT, capture_output=True, text=True)
     assert process.returncode == 0, process.stdout + process.stderr
 
 
@@ -114,7 +112,7 @@ def site(cluster: slurm.Cluster, small: Path, tmp_path_factory: pytest.TempPathF
     return SimpleNamespace(folder=folder, sbatch=sbatch, env=clean, cluster=cluster)
 
 
-def wait_for(cluster: slurm.Cluster, number: str, seconds: float = 150) -> dict[str, str]:
+def wait_for(cluster: slurm.Cluster, number: str, seconds: float = 240) -> dict[str, str]:
     """What Slurm says about a job when it has ended."""
     end = time.monotonic() + seconds
     while True:
@@ -239,7 +237,7 @@ def test_interactive_job(site: SimpleNamespace) -> None:
     """The script itself, typed in a shell that srun gave; no launcher for one rank."""
     words = ("srun", "-A", "myproject", "-n", "1", "submit/slurm.sbatch", "02", "--steps", "2")
     env = {**site.env, "RANKS": "1", "LAUNCHER": ""}
-    process = site.cluster.run(*words, cwd=site.folder, env=env, timeout=150)
+    process = site.cluster.run(*words, cwd=site.folder, env=env, timeout=240)
     assert process.returncode == 0, process.stdout + process.stderr
     (path,) = (site.folder / "results").glob("02_tf_function-np1-*.json")
     assert read_results(path)["ranks"] == 1
