@@ -48,7 +48,7 @@ check_ranks() {
 # 02 or 02_tf_function: sets $stage, the folder, and $script.
 choose_stage() {
     local found
-    [[ ${1:-} =~ ^[0-9][0-9] ]] || stop "name a stage first, 00 to 06, not '${1:-}'"
+    [[ ${1:-} =~ ^[0-9][0-9] ]] || stop "name a stage first, 00 to 06 or all, not '${1:-}'"
     found=("$repo/$1"*/train_MNIST.py)
     [[ ${#found[@]} == 1 && -f ${found[0]} ]] || stop "no stage $1. The stages are 00 to 06"
     stage=$(basename "$(dirname "${found[0]}")")
@@ -116,23 +116,8 @@ check_results() {
     echo "submit: results in $file"
 }
 
-# train STAGE OPTIONS...   the whole job
-train() {
-    local stage script data results name file ranks status=0 inside extra words
-    cd -P "$repo" || exit # a path without symbolic links: mounts stumble over them
-    repo=$PWD
-    choose_stage "${1:-}"
-    shift
-    data=$(realpath -m "${MNIST_NPZ:-$repo/data/mnist.npz}")
-    results=${WORKSHOP_RESULTS:-$repo/results}
-    ranks=$((nodes * RANKS))
-    name="$stage-np$ranks-$job"
-    file="$results/$name.json"
-    choose_python
-    choose_extras
-    mkdir -p "$results"
-    export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2} # errors only, of the launcher too
-    get_data
+# Sets $words: one stage, by the launcher, on one node inside the container.
+stage_words() {
     words=("$repo/submit/one_rank.sh" python3 "$script" --data "$data" --results "$file")
     words+=("${extra[@]}" "$@")
     if ((nodes > 1)); then
@@ -140,10 +125,43 @@ train() {
     else
         words=("${inside[@]}" "${launcher[@]}" "${words[@]}")
     fi
+}
+
+# Sets $words: the whole ladder, by ./workshop, which starts the ranks itself.
+ladder_words() {
+    ((nodes == 1)) || stop "the whole ladder is for one node; name a stage"
+    export WORKSHOP_RESULTS="$results/$name" WORKSHOP_PYTHON_ENV=system
+    words=("${inside[@]}" python3 "$repo/workshop" run)
+    ((ranks == 1)) || words+=(--ranks "$ranks")
+    words+=("$@")
+}
+
+# train STAGE OPTIONS...   the whole job; STAGE may be all
+train() {
+    local stage=ladder script="" data results name file ranks status=0 inside extra words
+    cd -P "$repo" || exit # a path without symbolic links: mounts stumble over them
+    repo=$PWD
+    [[ ${1:-} == all ]] || choose_stage "${1:-}"
+    shift
+    data=$(realpath -m "${MNIST_NPZ:-$repo/data/mnist.npz}")
+    results=${WORKSHOP_RESULTS:-$repo/results}
+    ranks=$((nodes * RANKS))
+    name="$stage-np$ranks-$job"
+    file="$results/$name.json"
+    choose_python
+    if [[ $stage == ladder ]]; then
+        ladder_words "$@"
+    else
+        choose_extras
+        stage_words "$@"
+    fi
+    mkdir -p "$results"
+    export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2} # errors only, of the launcher too
+    get_data
     echo "submit: $stage on $nodes node(s), $ranks rank(s):"
     printf '%q ' "${words[@]}"
     echo
     "${words[@]}" || status=$?
     ((status == 0)) || stop "the training ended with exit status $status"
-    check_results
+    [[ $stage == ladder ]] || check_results
 }

@@ -208,7 +208,7 @@ def readme_commands() -> list[str]:
 
 def test_slurm_takes_the_commands_of_the_readme(site: SimpleNamespace) -> None:
     lines = readme_commands()
-    assert len(lines) == 4 and any("-N 2" in line for line in lines)
+    assert len(lines) == 5 and any("-N 2" in line for line in lines)
     for line in lines:
         command = re.sub(r"(sbatch|srun) ", r"\1 --test-only ", line, count=1)
         process = site.cluster.run("bash", "-c", command, cwd=site.folder, env=site.env)
@@ -252,7 +252,7 @@ STUB = """\
 import json, os, sys
 from pathlib import Path
 names = "GPU_ORDER CORES https_proxy HOROVOD_TIMELINE OMPI_MCA_plm PYTHONPATH".split()
-names += ["APPTAINERENV_LD_LIBRARY_PATH", "SINGULARITYENV_LD_LIBRARY_PATH"]
+names += "APPTAINERENV_LD_LIBRARY_PATH SINGULARITYENV_LD_LIBRARY_PATH WORKSHOP_RESULTS".split()
 call = {{"words": ["{name}", *sys.argv[1:]], "env": {{n: os.environ.get(n) for n in names}}}}
 with open("{calls}", "a") as file:
     file.write(json.dumps(call) + "\\n")
@@ -373,6 +373,7 @@ def test_polaris_one_node(tmp_path: Path) -> None:
         "PYTHONPATH": None,
         "APPTAINERENV_LD_LIBRARY_PATH": None,
         "SINGULARITYENV_LD_LIBRARY_PATH": None,
+        "WORKSHOP_RESULTS": None,
     }
     assert read_results(site.repo / "results" / f"{name}.json")["ranks"] == 4
     assert process.stdout.endswith(f"submit: results in {repo}/results/{name}.json\n")
@@ -472,6 +473,20 @@ def test_another_launcher_and_another_container(tmp_path: Path) -> None:
     assert site.called == [[*words, *site.training("06_optimized", 4)]]
 
 
+def test_the_whole_ladder(tmp_path: Path) -> None:
+    site = Site(tmp_path, "apptainer")
+    container = ["apptainer", "exec", "--nv", "-B", str(site.repo), str(site.image)]
+    for ranks, options in (("1", []), ("4", ["--ranks", "4"])):
+        process = site.run("slurm.sbatch", "all", "--steps", "200", RANKS=ranks)
+        assert process.returncode == 0, process.stderr
+        workshop = ["python3", f"{site.repo}/workshop", "run", *options, "--steps", "200"]
+        assert site.called[-1] == [*container, *workshop]
+        results = f"{site.repo}/results/ladder-np{ranks}-1234567"
+        assert site.log[-1]["env"]["WORKSHOP_RESULTS"] == results
+    told = complaint(site.run("slurm.sbatch", "all", RANKS="4", SLURM_JOB_NUM_NODES="2"))
+    assert told == "the whole ladder is for one node; name a stage"
+
+
 def test_without_a_container(tmp_path: Path) -> None:
     """A module's TensorFlow: its PYTHONPATH stays, and a venv of ./workshop comes first on PATH."""
     site = Site(tmp_path)
@@ -528,10 +543,10 @@ def test_every_stage_by_number_and_by_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "extra", "said"),
     [
-        ([], {}, "name a stage first, 00 to 06, not ''"),
-        (["7"], {}, "name a stage first, 00 to 06, not '7'"),
+        ([], {}, "name a stage first, 00 to 06 or all, not ''"),
+        (["7"], {}, "name a stage first, 00 to 06 or all, not '7'"),
         (["07"], {}, "no stage 07. The stages are 00 to 06"),
-        (["tools"], {}, "name a stage first, 00 to 06, not 'tools'"),
+        (["tools"], {}, "name a stage first, 00 to 06 or all, not 'tools'"),
         (["02"], {"PROFILE": "1"}, "PROFILE=1 is for the stages 04, 05 and 06"),
         (["02"], {"RANKS": "two"}, "RANKS=two: it is a number, the ranks on each node"),
         (["02"], {"CONTAINER": "/no/x.sif"}, "no image at /no/x.sif: build it (container/README"),
