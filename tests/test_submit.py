@@ -76,7 +76,7 @@ def test_directives_come_first_and_are_explained(name: str) -> None:
 # --- a real Slurm ---
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[slurm.Cluster]:
     problem = slurm.why_not()
     if problem:
