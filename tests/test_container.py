@@ -241,8 +241,9 @@ def lay_out(folder: Path) -> Path:
 
 
 def test_post_adds_what_lacks_and_replaces_nothing(tmp_path: Path) -> None:
-    """%post for real, on a Python that has all but two packages, one of them in an old version."""
-    lacking, other = ("line_profiler", "gviz_api"), "rich"
+    """%post for real, on a Python that lacks two packages, and has what one of them asks for in
+    too old a version: a pip that looked would replace it."""
+    lacking, other = ("line_profiler", "tensorboard_plugin_profile"), "protobuf-"
     workshop = lay_out(tmp_path)
     venv.create(tmp_path / "venv", with_pip=False)
     own = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "venv")}))
@@ -251,9 +252,9 @@ def test_post_adds_what_lacks_and_replaces_nothing(tmp_path: Path) -> None:
     for path in Path(sysconfig.get_path("purelib")).iterdir():
         if not path.name.startswith((*lacking, other, "_line", "kernprof", "__pycache__")):
             (image_packages / path.name).symlink_to(path)
-    old = image_packages / "rich-1.0.dist-info"
+    old = image_packages / "protobuf-3.0.dist-info"
     old.mkdir()
-    (old / "METADATA").write_text("Metadata-Version: 2.1\nName: rich\nVersion: 1.0\n")
+    (old / "METADATA").write_text("Metadata-Version: 2.1\nName: protobuf\nVersion: 3.0\n")
     (own / "image.pth").write_text(f"{image_packages}\n")
 
     script = sections()["post"].replace("/opt/workshop", str(workshop))
@@ -265,11 +266,10 @@ def test_post_adds_what_lacks_and_replaces_nothing(tmp_path: Path) -> None:
     assert process.returncode == 0, process.stdout + process.stderr
     pins = image.pins(ROOT / "requirements.txt")
     added = (workshop / "added.txt").read_text().split()
-    assert sorted(added) == sorted(
-        f"{name}=={pins[name]}" for name in ("line_profiler", "gviz-api")
-    )
-    new = {d.metadata["Name"].lower(): d.version for d in metadata.distributions(path=[str(own)])}
-    assert {image.normal(name) for name in new} == {"line-profiler", "gviz-api"}
+    names = ("line_profiler", "tensorboard-plugin-profile")
+    assert sorted(added) == sorted(f"{name}=={pins[name]}" for name in names)
+    new = {image.normal(d.metadata["Name"]) for d in metadata.distributions(path=[str(own)])}
+    assert new == set(map(image.normal, names))
 
 
 # --- what is checked ---
