@@ -296,7 +296,9 @@ def start(argv: list[str]) -> int:
     layers = ["run", "test"] if wants_test else ["run"]
     folder = None
     if use_own_python():
-        check_own_python(layers, with_horovod)
+        # Nothing is built there: Horovod asks for no more than itself.
+        tests = command == "test" or "--test" in options
+        check_own_python(["run", "test"] if tests else ["run"], with_horovod)
     else:
         folder = ensure_venv(layers)
         if with_horovod:

@@ -17,6 +17,7 @@ from typing import TextIO
 from rich.console import Console
 
 from tools import data
+from tools.machine import in_container
 from tools.stages import Stage, results_path
 
 LOG_LINE = re.compile(r"INFO - \((\d+), (\d+)\), Loss: .*throughput: ([\d.]+) img/s")
@@ -56,7 +57,9 @@ def command(job: Job, results: Path) -> list[str]:
         words += ["--logdir", str(results_folder() / "logs" / results.stem)]
         words += ["--profile-steps", str(first), str(last)]
     if job.ranks > 1:
-        words = [horovodrun(), "--gloo", "-np", str(job.ranks), *words]
+        # A container's Horovod may have MPI only; left alone, horovodrun takes what is built.
+        exchange = [] if in_container() else ["--gloo"]
+        words = [horovodrun(), *exchange, "-np", str(job.ranks), *words]
     return words
 
 

@@ -1,0 +1,167 @@
+# shellcheck shell=bash disable=SC2153,SC2154
+# What the job scripts share; they source it. Nothing here knows a site or a batch system.
+#
+# A job script sets, before it calls train:
+#   repo        the top folder of this repository
+#   job         the job's number
+#   nodes       how many nodes it has, with RANKS ranks on each
+#   launcher    the words that start the ranks: inside the container on one node, outside on several
+#   image_options, binds   more options and folders for apptainer, if the site needs them
+#
+# You may set, in the environment of the job:
+#   RANKS=2          ranks (GPUs) on each node; all of them if it is not set
+#   CONTAINER=FILE   the image; none: the Python on PATH, a module's or the venv of ./workshop
+#   ENTER="..."      the whole command that enters another kind of container
+#   LAUNCHER="..."   instead of the site's launcher; empty: none, one process
+#   PROFILE=1        record a profile (stages 04, 05 and 06)
+#   TIMELINE=1       record Horovod's timeline
+#   MNIST_NPZ=FILE   the data, if it is not at data/mnist.npz
+
+stop() {
+    echo "submit: $*" >&2
+    exit 1
+}
+
+# The scheduler knows the project, whether it stands in the script or on the command line. (Slurm
+# writes it in small letters.)
+check_project() { # PROJECT, HOW TO NAME ONE
+    [[ ${1^^} != CHANGE_ME ]] || stop "no project to charge: $2"
+}
+
+load_modules() { # several in one call: in that order
+    set +u # the module command is the site's, and seldom clean
+    module load "$@" || stop "module load $* failed: see module avail"
+    set -u
+}
+
+gpus_of_this_node() {
+    local lines
+    lines=$(nvidia-smi -L 2>/dev/null) || true
+    grep -c '^GPU ' <<<"$lines" || true
+}
+
+check_ranks() {
+    [[ $RANKS != 0 ]] || stop "no GPU on this node: ask for some, or set RANKS"
+    [[ $RANKS =~ ^[1-9][0-9]*$ ]] || stop "RANKS=$RANKS: it is a number, the ranks on each node"
+}
+
+# 02 or 02_tf_function: sets $stage, the folder, and $script.
+choose_stage() {
+    local found
+    [[ ${1:-} =~ ^[0-9][0-9] ]] || stop "name a stage first, 00 to 06 or all, not '${1:-}'"
+    found=("$repo/$1"*/train_MNIST.py)
+    [[ ${#found[@]} == 1 && -f ${found[0]} ]] || stop "no stage $1. The stages are 00 to 06"
+    stage=$(basename "$(dirname "${found[0]}")")
+    script="$repo/$stage/train_MNIST.py"
+    [[ $stage != 01_* ]] || script="$repo/$stage/train_MNIST_iofix.py" # as ./workshop run does
+}
+
+# Sets $inside: the words that make a command run where TensorFlow is.
+choose_python() {
+    local image=${CONTAINER:-$repo/container/workshop.sif} venv=${WORKSHOP_VENV:-$repo/.venv}
+    local engine folder folders=("$repo" "${binds[@]}")
+    inside=()
+    if [[ -z ${ENTER:-} && $image == none ]]; then
+        [[ ! -x $venv/bin/python3 ]] || PATH="$venv/bin:$PATH"
+        return
+    fi
+    unset PYTHONPATH PYTHONHOME # a module's packages must not come before the image's
+    if [[ -n ${ENTER:-} ]]; then
+        read -ra inside <<<"$ENTER"
+    else
+        engine=$(command -v apptainer || command -v singularity) ||
+            stop "neither apptainer nor singularity is on PATH: load its module"
+        [[ -e $image ]] ||
+            stop "no image at $image: build it (container/README.md) or name one with CONTAINER=FILE"
+        for folder in "$(dirname "$data")" "$results"; do
+            [[ $folder/ == "$repo"/* ]] || folders+=("$folder")
+        done
+        inside=("$(basename "$engine")" exec --nv "${image_options[@]}")
+        for folder in "${folders[@]}"; do
+            inside+=(-B "$folder")
+        done
+        inside+=("$image")
+    fi
+}
+
+# A stage never downloads. Where a job may, this does it once, before the ranks start.
+get_data() {
+    [[ ! -f $data ]] || return 0
+    echo "submit: no data at $data, trying to get it"
+    (cd "$repo" && "${inside[@]}" env WORKSHOP_PYTHON_ENV=system python3 workshop data) || true
+    [[ -f $data ]] ||
+        stop "no data at $data: type ./workshop data where there is a network, then submit again"
+}
+
+# Sets $extra: what PROFILE and TIMELINE add to the training script's options.
+choose_extras() {
+    extra=()
+    case ${stage:0:2} in
+        04 | 05) extra=(--logdir "$results/logs/$name" --profile-steps 10 20) ;; # always
+        06) [[ ${PROFILE:-0} != 1 ]] || extra=(--logdir "$results/logs/$name") ;;
+        *) [[ ${PROFILE:-0} != 1 ]] || stop "PROFILE=1 is for the stages 04, 05 and 06" ;;
+    esac
+    [[ ${TIMELINE:-0} != 1 ]] || export HOROVOD_TIMELINE="$results/$name.timeline.json"
+}
+
+# Horovod alone knows whether the ranks found each other; N lonely ranks are no result.
+check_results() {
+    local seen
+    [[ -f $file ]] || stop "the training left no results"
+    seen=$(sed -n 's/^ *"ranks": \([0-9]*\),*$/\1/p' "$file")
+    if [[ $seen != "$ranks" ]]; then
+        rm -f "$file"
+        stop "$ranks ranks were asked for, Horovod saw $seen: these launcher and MPI do not fit"
+    fi
+    echo "submit: results in $file"
+}
+
+# Sets $words: one stage, by the launcher, on one node inside the container.
+stage_words() {
+    words=("$repo/submit/one_rank.sh" python3 "$script" --data "$data" --results "$file")
+    words+=("${extra[@]}" "$@")
+    if ((nodes > 1)); then
+        words=("${launcher[@]}" "${inside[@]}" "${words[@]}")
+    else
+        words=("${inside[@]}" "${launcher[@]}" "${words[@]}")
+    fi
+}
+
+# Sets $words: the whole ladder, by ./workshop, which starts the ranks itself.
+ladder_words() {
+    ((nodes == 1)) || stop "the whole ladder is for one node; name a stage"
+    export WORKSHOP_RESULTS="$results/$name" WORKSHOP_PYTHON_ENV=system
+    words=("${inside[@]}" python3 "$repo/workshop" run)
+    ((ranks == 1)) || words+=(--ranks "$ranks")
+    words+=("$@")
+}
+
+# train STAGE OPTIONS...   the whole job; STAGE may be all
+train() {
+    local stage=ladder script="" data results name file ranks status=0 inside extra words
+    cd -P "$repo" || exit # a path without symbolic links: mounts stumble over them
+    repo=$PWD
+    [[ ${1:-} == all ]] || choose_stage "${1:-}"
+    shift
+    data=$(realpath -m "${MNIST_NPZ:-$repo/data/mnist.npz}")
+    results=${WORKSHOP_RESULTS:-$repo/results}
+    ranks=$((nodes * RANKS))
+    name="$stage-np$ranks-$job"
+    file="$results/$name.json"
+    choose_python
+    if [[ $stage == ladder ]]; then
+        ladder_words "$@"
+    else
+        choose_extras
+        stage_words "$@"
+    fi
+    mkdir -p "$results"
+    export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2} # errors only, of the launcher too
+    get_data
+    echo "submit: $stage on $nodes node(s), $ranks rank(s):"
+    printf '%q ' "${words[@]}"
+    echo
+    "${words[@]}" || status=$?
+    ((status == 0)) || stop "the training ended with exit status $status"
+    [[ $stage == ladder ]] || check_results
+}

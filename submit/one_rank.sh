@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Runs in every rank, before Python and MPI start: one GPU for it, and the cores beside that GPU.
+#
+#   GPU_ORDER=reversed   the last GPU for the first rank, where the node is wired that way
+#   CORES="0-7 8-15"     cores of the local ranks 0, 1, ...; not set: the launcher or Linux decides
+set -euo pipefail
+
+rank=0
+for name in OMPI_COMM_WORLD_LOCAL_RANK HOROVOD_LOCAL_RANK PMI_LOCAL_RANK PALS_LOCAL_RANKID \
+    SLURM_LOCALID; do
+    if [[ -n ${!name:-} ]]; then
+        rank=${!name}
+        break
+    fi
+done
+
+if [[ -n ${CUDA_VISIBLE_DEVICES:-} ]]; then
+    IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
+else
+    gpus=()
+    if command -v nvidia-smi >/dev/null; then
+        mapfile -t gpus < <(nvidia-smi --query-gpu=index --format=csv,noheader)
+    fi
+fi
+
+if ((${#gpus[@]})); then
+    if ((rank >= ${#gpus[@]})); then
+        echo "submit: no GPU for local rank $rank, this node shows ${#gpus[@]}: set RANKS" >&2
+        exit 1
+    fi
+    mine=$rank
+    [[ ${GPU_ORDER:-straight} != reversed ]] || mine=$((${#gpus[@]} - 1 - rank))
+    export CUDA_VISIBLE_DEVICES=${gpus[mine]}
+fi
+
+read -ra cores <<<"${CORES:-}"
+if [[ -n ${cores[rank]:-} ]]; then
+    exec taskset -c "${cores[rank]}" "$@"
+fi
+exec "$@"
