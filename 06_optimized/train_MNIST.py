@@ -500,7 +500,7 @@ def parse_args():
     parser.error = stop
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", "--batch_size", type=int, default=64)
-    parser.add_argument("--lr", type=float, default=0.001)
+    parser.add_argument("--lr", type=float, default=0.003, help="at the start; it falls to 0")
     parser.add_argument("--steps", type=int, help="stop after this many steps in all")
     parser.add_argument("--data", type=Path, default=os.environ.get("MNIST_NPZ") or DATA)
     parser.add_argument("--log-every", type=int, default=1)
