@@ -164,6 +164,7 @@ class Cluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl+C is for the tests: they end the daemons
             )
         self.daemons.append(daemon)
 
