@@ -6,8 +6,10 @@ every daemon is a child of this process in the foreground, so that none is left 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -82,6 +84,8 @@ class Cluster:
         self.daemons: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Cluster:
+        # A test run that is told to end must still end its jobs: as after Ctrl+C.
+        self.handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             self.configure()
             self.start_munge()
@@ -99,9 +103,12 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         if len(self.daemons) == 4:  # a job that still runs would outlive the daemons
             self.run("scancel", "--user=root")
-            end = time.monotonic() + 15
+            end = time.monotonic() + 60
             while self.run("squeue", "-h").stdout.strip() and time.monotonic() < end:
                 time.sleep(0.2)
+        for step in self.steps():  # one that still has something to tell would try for ever
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(step, signal.SIGKILL)
         for daemon in reversed(self.daemons):
             daemon.terminate()
             try:
@@ -110,6 +117,19 @@ class Cluster:
                 daemon.kill()
                 daemon.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+        signal.signal(signal.SIGTERM, self.handler)
+
+    def steps(self) -> list[int]:
+        """The processes that look after a job: each listens at a socket in a spool folder."""
+        spool = f"{self.folder}/spool."
+        lines = Path("/proc/net/unix").read_text().splitlines()
+        sockets = {f"socket:[{line.split()[6]}]" for line in lines if spool in line}
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if any(str(fd.readlink()) in sockets for fd in (process / "fd").iterdir()):
+                    found.append(int(process.name))
+        return found
 
     def configure(self) -> None:
         self.folder.chmod(0o755)
@@ -144,6 +164,7 @@ class Cluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl+C is for the tests: they end the daemons
             )
         self.daemons.append(daemon)
 
