@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from tools import data, launch
 from tools.keras_fit import VARIANTS
 from tools.stages import ROOT, STAGES, Stage
-from tools.table import number, save
+from tools.table import as_markdown, number, on_terminal, save
 
 
 @dataclass
@@ -78,7 +76,7 @@ def measure(
             yield repeat, entry
 
 
-HEADER = ["", "img/s", "spread", "06 is"]
+HEADER = ["way to train", "img/s", "spread", "06 is"]
 
 
 def cells(bench: dict) -> list[list[str]]:
@@ -106,17 +104,11 @@ def verdict(bench: dict) -> str:
 
 
 def markdown(bench: dict) -> str:
-    lines = ["| | img/s | spread | 06 is |", "|---|--:|--:|--:|"]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in cells(bench))])
+    return as_markdown(HEADER, cells(bench))
 
 
 def show(bench: dict, console: Console) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, title in enumerate(HEADER):
-        table.add_column(title, justify="right" if i else "left", no_wrap=True)
-    for row in cells(bench):
-        table.add_row(*row)
-    console.print(table)
+    console.print(on_terminal(HEADER, cells(bench)))
     console.print(verdict(bench) + "\n", markup=False)
 
 

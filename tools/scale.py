@@ -10,14 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from tools import data, launch
 from tools.machine import has_nvidia_gpu
 from tools.stages import Stage
-from tools.table import number, save
+from tools.table import as_markdown, number, on_terminal, save
 
 
 @dataclass
@@ -67,8 +65,7 @@ def measure(
 
 def markdown(rows: list[dict]) -> str:
     """The table of a run that was kept."""
-    lines = ["| " + " | ".join(HEADER) + " |", "|---|" + "--:|" * (len(HEADER) - 1)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in cells(points_of(rows)))])
+    return as_markdown(HEADER, cells(points_of(rows)))
 
 
 def points_of(rows: list[dict]) -> list[Point]:
@@ -168,12 +165,7 @@ def run(stage: Stage, ranks: list[int], repeats: int, steps: int, batch_size: in
 
 
 def show(points: list[Point], console: Console) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, title in enumerate(HEADER):
-        table.add_column(title, justify="right" if i else "left", no_wrap=True)
-    for row in cells(points):
-        table.add_row(*row)
-    console.print(table)
+    console.print(on_terminal(HEADER, cells(points)))
     console.print(verdict(as_rows(points)))
 
 

@@ -112,10 +112,24 @@ def show(ladder: dict, console: Console) -> None:
 
 
 def markdown(ladder: dict) -> str:
-    titles = header(ladder)
-    lines = ["| " + " | ".join(titles) + " |", "|---|---|" + "--:|" * (len(titles) - 2)]
-    lines += ["| " + " | ".join(row) + " |" for row in cells(ladder)]
-    return "\n".join([*lines, "", provenance(ladder), ""])
+    return f"{as_markdown(header(ladder), cells(ladder), left=2)}\n\n{provenance(ladder)}\n"
+
+
+def as_markdown(titles: list[str], rows: list[list[str]], left: int = 1) -> str:
+    """A table whose first columns are words, and the others numbers."""
+    rule = "|" + "---|" * left + "--:|" * (len(titles) - left)
+    lines = ["| " + " | ".join(row) + " |" for row in (titles, *rows)]
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def on_terminal(titles: list[str], rows: list[list[str]]) -> Table:
+    """The same, for a terminal: words in the first column, then numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, title in enumerate(titles):
+        table.add_column(title, justify="right" if i else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def draw(ladder: dict, path: Path) -> None:
