@@ -5,7 +5,9 @@ python clock.py --batch-size 1024
 """
 
 import argparse
+import os
 import time
+from pathlib import Path
 
 from train_MNIST import DATA, MNISTClassifier, get_dataset, hvd, keras, stop, tf, train_step
 
@@ -28,11 +30,13 @@ def time_steps(model, optimizer, images, labels, wait):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch-size", type=int, default=64)
-    batch_size = parser.parse_args().batch_size
+    parser.add_argument("--data", type=Path, default=os.environ.get("MNIST_NPZ") or DATA)
+    args = parser.parse_args()
+    batch_size = args.batch_size
     hvd.init()
     # A GPU runs behind Python by itself. This makes a CPU do so too.
     tf.config.experimental.set_synchronous_execution(False)
-    x_train, _, y_train, _ = get_dataset(DATA)
+    x_train, _, y_train, _ = get_dataset(args.data)
     if not 0 < batch_size <= len(x_train):
         stop(f"--batch-size must be from 1 to {len(x_train)}, not {batch_size}")
     images, labels = tf.constant(x_train[:batch_size]), tf.constant(y_train[:batch_size])

@@ -90,7 +90,7 @@ def test_results_without_a_run(tmp_path: Path) -> None:
     process = workshop(tmp_path, "results")
     assert process.returncode == 1
     assert re.fullmatch(
-        r"workshop: no ladder.json in .*: make it with ./workshop run\n", process.stderr
+        r"workshop: no ladder.json in .*: ./workshop run, bench and scale make it\n", process.stderr
     )
 
 

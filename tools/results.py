@@ -29,12 +29,17 @@ class NoResults(Exception):
 
 def read(folder: Path, name: str) -> dict:
     try:
-        return json.loads((folder / name).read_text())
-    except FileNotFoundError:
-        told = f"no {name} in {os.path.relpath(folder)}: make it with ./workshop run"
-        raise NoResults(told) from None
+        return json.loads(read_text(folder, name))
     except ValueError:
         told = f"{os.path.relpath(folder / name)} is not whole: make it again"
+        raise NoResults(told) from None
+
+
+def read_text(folder: Path, name: str) -> str:
+    try:
+        return (folder / name).read_text()
+    except FileNotFoundError:
+        told = f"no {name} in {os.path.relpath(folder)}: ./workshop run, bench and scale make it"
         raise NoResults(told) from None
 
 
@@ -89,7 +94,7 @@ def gigaflops(precision: str) -> str:
 
 def text(name: str) -> str:
     """Output that was kept as it was printed."""
-    return f"\n```\n{(KEPT / name).read_text()}```\n"
+    return f"\n```\n{read_text(KEPT, name)}```\n"
 
 
 def tried() -> str:
@@ -173,6 +178,8 @@ def keep() -> list[Path]:
     for found in sorted([*folder.glob("bench_[0-9]*.json"), *folder.glob("scale_0*_*.json")]):
         if "points" in (content := json.loads(found.read_text())) or "rows" in content:
             texts[found.name] = found.read_text()
+    if (folder / "clock.txt").exists():
+        texts["clock.txt"] = read_text(folder, "clock.txt")
     for name, text in texts.items():
         table.save(KEPT / name, lambda part, text=text: part.write_text(text))
     return [KEPT / name for name in texts]
