@@ -15,6 +15,7 @@ import re
 import signal
 import sys
 import tempfile
+import threading
 import time
 import zlib
 from pathlib import Path
@@ -24,6 +25,8 @@ from typing import NamedTuple
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl+C while TensorFlow loads: just end
+if __name__ == "__mp_main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # in the child that times the ways
 import numpy as np
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -85,13 +88,15 @@ def shuffle(args, images, epoch):
 
 
 def put_on_device(x_train, y_train):
+    """Eight pixels in a word: a GPU has a kernel to gather words, but none to gather bytes."""
     # Horovod: each rank keeps its own share of the images
-    return tuple(tf.constant(part[hvd.rank() :: hvd.size()]) for part in (x_train, y_train))
+    x, y = (np.ascontiguousarray(part[hvd.rank() :: hvd.size()]) for part in (x_train, y_train))
+    return tf.constant(x.reshape(len(x), -1).view(np.int64)), tf.constant(y.astype(np.int32))
 
 
 def fetch_batch(data, order, i_batch):
-    images, labels = (tf.gather(part, order[i_batch]) for part in data)
-    return normalize(images), tf.cast(labels, tf.int32)
+    words, labels = (tf.gather(part, order[i_batch]) for part in data)
+    return normalize(tf.reshape(tf.bitcast(words, tf.uint8), [-1, 28, 28, 1])), labels
 
 
 def normalize(images):
@@ -139,21 +144,23 @@ class MNISTClassifier(keras.Model):
 class FusedAdam(keras.optimizers.Adam):
     """Adam with one kernel for each weight, instead of a dozen small operations."""
 
-    def update_step(self, gradient, variable, learning_rate):
-        i = self._get_variable_index(variable)
-        step = tf.cast(self.iterations + 1, tf.float32)
-        tf.raw_ops.ResourceApplyAdam(
-            var=variable.handle,
-            m=self._momentums[i].value.handle,
-            v=self._velocities[i].value.handle,
-            beta1_power=self.beta_1**step,
-            beta2_power=self.beta_2**step,
-            lr=learning_rate,
-            beta1=self.beta_1,
-            beta2=self.beta_2,
-            epsilon=self.epsilon,
-            grad=gradient,
-        )
+    def _backend_update_step(self, gradients, variables, rate):
+        step, rate = tf.cast(self.iterations + 1, tf.float32), tf.cast(rate, tf.float32)
+        powers = self.beta_1**step, self.beta_2**step
+        for gradient, variable in zip(gradients, variables):
+            i = self._get_variable_index(variable)
+            tf.raw_ops.ResourceApplyAdam(
+                var=variable.value.handle,
+                m=self._momentums[i].value.handle,
+                v=self._velocities[i].value.handle,
+                beta1_power=powers[0],
+                beta2_power=powers[1],
+                lr=rate,
+                beta1=self.beta_1,
+                beta2=self.beta_2,
+                epsilon=self.epsilon,
+                grad=gradient,
+            )
 
 
 def compute_loss(y_true, y_pred):
@@ -225,13 +232,16 @@ class Way(NamedTuple):
 
 def candidates(args):
     """The ways that make sense on this device, the safest first; what was asked for stays."""
-    if tf.config.list_physical_devices("GPU"):
-        kinds = ("float32", "mixed_float16")
-        ways = [(xla, kind, 50) for kind in kinds for xla in (False, True)]
-        ways.append((True, "mixed_float16", 10))
+    gpus = tf.config.get_visible_devices("GPU")
+    if gpus:
+        details = tf.config.experimental.get_device_details(gpus[0])
+        ability = details.get("compute_capability", (0, 0))  # 7: tensor cores, 8: bfloat16 too
+        kinds = ["mixed_bfloat16"] * (ability >= (8, 0)) + ["mixed_float16"] * (ability >= (7, 0))
+        ways = [(xla, kind, 50) for kind in kinds for xla in (True, False)]
+        ways = [(False, "float32", 50), *ways, (True, "float32", 50)]
     else:
-        ways = [(False, "float32", 50), (False, "float32", 1)]
-        ways += [(True, "float32", 50), (False, "mixed_bfloat16", 50)]
+        ways = [(False, "float32", 10), (False, "float32", 1)]
+        ways += [(True, "float32", 10), (False, "mixed_bfloat16", 10)]
     asked = ({"on": True, "off": False}.get(args.xla, "auto"), args.precision, args.steps_per_call)
     ways = [[own if a == "auto" else a for own, a in zip(way, asked)] for way in ways]
     return list(dict.fromkeys(Way(*way) for way in ways))
@@ -242,41 +252,52 @@ def choose(args):
     ways = candidates(args)
     if len(ways) == 1 or args.steps < SHORT or hvd.rank() > 0:  # Horovod: rank 0 chooses for all
         return ways[0], None
-    threads = os.environ.get("TF_NUM_INTRAOP_THREADS", "all")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = os.environ.get("TF_NUM_INTRAOP_THREADS", cores)
     key = f"{args.device}, {threads} threads, TensorFlow {tf.__version__}, batch {args.batch_size}"
+    key += (
+        f", script {zlib.crc32(Path(__file__).read_bytes()):08x}, ways {'; '.join(map(str, ways))}"
+    )
     known = {}
     with contextlib.suppress(OSError, ValueError, TypeError):  # none yet, or not ours
         known = dict(json.loads(CHOICES.read_text()))
-    speeds = {} if args.retune else known.get(key, {})
-    if not all(str(way) in speeds for way in ways):
+    speeds = None if args.retune else known.get(key)
+    if not isinstance(speeds, dict) or set(speeds) != set(map(str, ways)):
         speeds = try_out(args, ways)
-        if any(speeds.values()) and not args.interrupted:
-            with contextlib.suppress(OSError):  # a read-only folder: next time it is timed again
-                CHOICES.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(CHOICES, {**known, key: {**known.get(key, {}), **speeds}})
-    fastest = max(speeds[str(way)] or 0 for way in ways)
-    best = next(way for way in ways if (speeds[str(way)] or 0) >= 0.97 * fastest)  # the safest
-    logging.info(f"training with {best}")
-    return best, speeds
+        if args.interrupted or not any(speeds.values()):
+            return ways[0], None
+        with contextlib.suppress(OSError):  # a read-only folder: next time it is timed again
+            CHOICES.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(CHOICES, {**known, key: speeds})
+    good = [way for way in ways if speeds[str(way)] >= 0.97 * max(speeds.values())]
+    logging.info(f"training with {good[0]}")  # the safest of those as fast as the fastest
+    return good[0], speeds
 
 
 def try_out(args, ways):
-    """Images per second of each way; None for one that failed, or came too late."""
+    """Images per second of each way; 0 for one that failed, or came too late."""
     logging.info(f"timing {len(ways)} ways to train on this device, {TUNING_S} s at most:")
-    speeds, deadline = {str(way): None for way in ways}, time.monotonic() + TUNING_S
-    # In a process of its own: a way that crashes or never ends then only loses.
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    spawn = multiprocessing.get_context("spawn")
-    child = spawn.Process(target=time_ways, args=(args, ways, sender), daemon=True)
-    child.start()
-    sender.close()
-    with contextlib.suppress(EOFError):  # the child is done
-        while time.monotonic() < deadline and not args.interrupted:
-            if receiver.poll(0.1):
-                way, speed = receiver.recv()
-                speeds[str(way)] = speed
-    child.kill()
-    child.join()
+    speeds, left = {str(way): 0 for way in ways}, list(ways)
+    deadline = time.monotonic() + 4 * TUNING_S  # so much more for TensorFlow to load
+    while left and time.monotonic() < deadline and not args.interrupted:
+        # In a process of its own: a way that crashes or never ends then only loses.
+        receiver, sender = multiprocessing.Pipe(duplex=False)
+        spawn = multiprocessing.get_context("spawn")
+        child = spawn.Process(target=time_ways, args=(args, left, sender), daemon=True)
+        child.start()
+        sender.close()
+        with contextlib.suppress(EOFError):  # the child is done, or dead
+            while time.monotonic() < deadline and not args.interrupted:
+                if receiver.poll(0.1):
+                    way, speed = receiver.recv()
+                    if way is None:  # it has loaded TensorFlow
+                        deadline = min(deadline, time.monotonic() + TUNING_S)
+                    else:
+                        speeds[str(way)] = speed
+                        left = [other for other in left if other != way]
+        child.kill()
+        child.join(5)
+        left = left[1:]  # the first that was not heard of is what the child died of
     for way, speed in speeds.items():
         told = f"{speed:10,.0f} img/s" if speed else "    failed or too slow"
         logging.info(f"  {way:<36}{told}")
@@ -287,22 +308,31 @@ def time_ways(args, ways, sender):
     """The child: compile each way, time them in turns, and send what is known so far."""
     global hvd
     hvd = SimpleNamespace(rank=int, local_rank=int, size=lambda: 1)  # Horovod: rank 0 tries alone
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent heeds it
+    threading.Thread(target=end_with_parent, daemon=True).start()
     choose_device()
     x_train, _, y_train, _ = get_dataset(args.data)
     data, order = put_on_device(x_train, y_train), shuffle(args, x_train, epoch=0)
+    sender.send((None, 0))
     ready, times = {}, {}
     for turn in range(4):
         for way in ways:
             if turn == 0:
-                with contextlib.suppress(Exception):  # it loses
+                try:
                     ready[way] = make_model(args, way.precision)
-                    times[way] = [time_way(args, way, ready[way], data, order) for _ in range(2)]
-                    del times[way][0]  # tracing and compiling
+                    time_way(args, way, ready[way], data, order)  # tracing and compiling
+                    times[way] = [time_way(args, way, ready[way], data, order)]
+                except Exception:  # it cannot be compiled, or has no room: it loses
+                    sender.send((way, 0))
             elif way in times and min(times[way]) < 1.5 * min(map(min, times.values())):
                 times[way].append(time_way(args, way, ready[way], data, order))
             if way in times:
-                sender.send((way, args.batch_size / median(times[way])))
+                sender.send((way, round(args.batch_size / median(times[way]), 1)))
+
+
+def end_with_parent():
+    """If the training is killed, its child does not go on to hold the device."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 def time_way(args, way, trained, data, order):
@@ -322,7 +352,7 @@ def time_way(args, way, trained, data, order):
 
 
 def train_loop(args, model, optimizer, data, history):
-    first, last = args.profile_steps if args.logdir else (args.steps, args.steps)
+    first, last = args.profile_steps if args.logdir else (args.steps + 1, args.steps + 1)
     if args.logdir and first >= args.steps:
         stop(f"training ends after {args.steps} steps: there is no step {first} to profile")
     with contextlib.ExitStack() as window:  # closes on the way out, so Ctrl+C loses no profile
@@ -332,9 +362,9 @@ def train_loop(args, model, optimizer, data, history):
             if step == first and hvd.rank() == 0:  # Horovod: one rank's profile tells enough
                 tf.profiler.experimental.start(str(args.logdir))
                 window.callback(tf.profiler.experimental.stop)
-            profiled = first <= step <= last
             # A step marker is for a call of one step; the one before the window traces it.
-            count = 1 if first - 1 <= step <= last else args.way.steps_per_call
+            alone = first - 1 <= step <= last
+            count = 1 if alone else args.way.steps_per_call
             ends = (args.warmup, first - 1, last + 1, args.steps)  # a call goes past none of these
             left = (end - step for end in ends if end > step)
             count = min(count, args.steps_per_epoch - i_batch, *left)
@@ -342,13 +372,13 @@ def train_loop(args, model, optimizer, data, history):
             with tf.profiler.experimental.Trace("train", step_num=step, _r=1):
                 if i_batch == 0:
                     order = shuffle(args, data[0], epoch)
-                steps = profiled_step if first - 1 <= step <= last else train_steps
+                steps = profiled_step if alone else train_steps
                 span = tf.constant([i_batch, count])
                 losses = steps(model, optimizer, data, order, *span, args.way.xla)
                 losses = losses.numpy().tolist()  # waits for the device, once a call
             step_time = (time.perf_counter() - start) / count
             history.losses += losses
-            if not profiled:  # recording slows a step: those do not count
+            if not first <= step <= last:  # recording slows a step: those do not count
                 history.times += [step_time] * count
             if step == last:
                 window.close()

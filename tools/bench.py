@@ -15,6 +15,7 @@ from rich.console import Console
 
 from tools import data, launch
 from tools.keras_fit import VARIANTS
+from tools.machine import has_nvidia_gpu
 from tools.stages import ROOT, STAGES, Stage
 from tools.table import as_markdown, number, on_terminal, save
 
@@ -35,14 +36,17 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    fit = [Entry(f"model.fit, {variant}", variant=variant) for variant in VARIANTS]
+    names = [name for name in VARIANTS if "float16" not in name or has_nvidia_gpu()]
+    fit = [Entry(f"model.fit, {name}", variant=name) for name in names]
     return [Entry(stage.folder, stage) for stage in (STAGES[-1], STAGES[2])] + fit
 
 
 def train(entry: Entry, steps: int, batch_size: int) -> dict:
     """One repeat of an entry: its img_per_s, or why there is none."""
     if entry.stage:
-        return launch.train(launch.Job(entry.stage, steps, batch_size), name=f"bench_{entry.name}")
+        return launch.train(
+            launch.Job(entry.stage, steps, batch_size), name=f"bench_of_{entry.name}"
+        )
     results = launch.results_folder() / "bench_fit.json"
     results.unlink(missing_ok=True)
     words = [entry.variant, str(steps), str(batch_size), str(data.DEFAULT_PATH), str(results)]
@@ -73,6 +77,8 @@ def measure(
                 entry.failed = row["failed"]
             elif row["img_per_s"]:
                 entry.speeds.append(row["img_per_s"])
+            else:
+                entry.failed = "too few steps to time"
             yield repeat, entry
 
 
@@ -115,7 +121,7 @@ def show(bench: dict, console: Console) -> None:
 def run(batch_sizes: list[int], repeats: int, steps: int | None) -> int:
     console = launch.console()
     try:
-        data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
+        kind = data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
     except data.DataError as error:
         print(f"workshop: {error}", file=sys.stderr)
         return 1
@@ -132,6 +138,7 @@ def run(batch_sizes: list[int], repeats: int, steps: int | None) -> int:
         bench = {
             "batch_size": batch_size,
             "steps": count,
+            "data": kind,
             "rows": [
                 {"name": e.name, "img_per_s": e.speed, "repeats": e.speeds, "failed": e.failed}
                 for e in entered

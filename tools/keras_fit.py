@@ -19,13 +19,14 @@ from tools.stages import STAGES
 
 WARMUP = 50  # steps before the clock, a whole number of every variant's calls
 
-# What a user of Keras can switch on: (tf.data, steps_per_execution, jit_compile).
+# What a user of Keras can switch on: (tf.data, steps_per_execution, jit_compile, precision).
 # Keras 3.3 unrolls the steps of a call in Python, and TensorFlow refuses more than 32 of them.
 VARIANTS = {
-    "as it comes": (False, 1, "auto"),
-    "tf.data": (True, 1, "auto"),
-    "tf.data, 10 steps a call": (True, 10, "auto"),
-    "tf.data, 10 steps a call, XLA": (True, 10, True),
+    "as it comes": (False, 1, "auto", "float32"),
+    "tf.data": (True, 1, False, "float32"),
+    "tf.data, 10 steps a call": (True, 10, False, "float32"),
+    "tf.data, 10 steps a call, XLA": (True, 10, True, "float32"),
+    "tf.data, 10 steps a call, XLA, float16": (True, 10, True, "mixed_float16"),
 }
 
 
@@ -44,7 +45,8 @@ def train(variant: str, steps: int, batch_size: int, data: Path) -> dict:
     import keras
     import tensorflow as tf
 
-    pipeline, steps_per_call, xla = VARIANTS[variant]
+    pipeline, steps_per_call, xla, precision = VARIANTS[variant]
+    keras.mixed_precision.set_dtype_policy(precision)
     with np.load(data) as file:
         images = (file["x_train"][..., np.newaxis] / np.float32(255)).astype(np.float32)
         labels = file["y_train"].astype(np.int32)
@@ -63,7 +65,9 @@ def train(variant: str, steps: int, batch_size: int, data: Path) -> dict:
         """Notes when a call is over; Keras has its losses on the host by then."""
 
         def on_train_batch_end(self, batch, logs=None):
-            ends.append((batch + 1, time.perf_counter()))
+            ends.append((len(ends) * steps_per_call + steps_per_call, time.perf_counter()))
+            if ends[-1][0] >= whole:
+                self.model.stop_training = True
 
     whole = WARMUP + -(-steps // steps_per_call) * steps_per_call
     options = {"epochs": 1, "verbose": 0, "callbacks": [Clock()]}
@@ -72,7 +76,9 @@ def train(variant: str, steps: int, batch_size: int, data: Path) -> dict:
         batches = batches.repeat().batch(batch_size, drop_remainder=True)
         model.fit(batches.prefetch(tf.data.AUTOTUNE), steps_per_epoch=whole, **options)
     else:
-        model.fit(images, labels, batch_size=batch_size, steps_per_epoch=whole, **options)
+        kept = len(images) // batch_size * batch_size  # all batches of one size
+        options["epochs"] = -(-whole // (kept // batch_size))
+        model.fit(images[:kept], labels[:kept], batch_size=batch_size, **options)
     timed = [(step, at) for step, at in ends if step >= WARMUP]
     pairs = zip(timed, timed[1:])
     per_step = [(at - before) / (step - last) for (last, before), (step, at) in pairs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import subprocess
@@ -58,7 +59,8 @@ def speed_of(row: dict) -> str:
 
 
 def middle(rows: list[dict]) -> dict:
-    """One row for a stage's repeats: the median one, with all speeds; a failure stays one."""
+    """One row for a stage's repeats: the (lower) median one, with all speeds; a failure stays."""
+    rows = [row for row in rows if not row.get("interrupted")] or rows
     for row in rows:
         if "failed" in row or row.get("interrupted"):
             return row
@@ -103,7 +105,8 @@ def run(stages: list[Stage], steps: int, batch_size: int, ranks: int, repeats: i
         if interrupted:
             break
     else:
-        rounds.append(ceiling.measure())
+        with contextlib.suppress(KeyboardInterrupt):  # what was measured is not lost
+            rounds.append(ceiling.measure())
     ladder["ceiling"] = ceiling.best_of(rounds)
     rows = ladder["rows"] = [middle(rows) for rows in done.values()]
     table.show(ladder, console)

@@ -175,9 +175,13 @@ def keep() -> list[Path]:
         row.pop("command")  # names this machine's folders
     KEPT.mkdir(exist_ok=True)
     texts = {"ladder.json": json.dumps(ladder, indent=2) + "\n"}
-    for found in sorted([*folder.glob("bench_[0-9]*.json"), *folder.glob("scale_0*_*.json")]):
-        if "points" in (content := json.loads(found.read_text())) or "rows" in content:
-            texts[found.name] = found.read_text()
+    scaled = [folder / f"scale_{stage.folder}.json" for stage in STAGES]
+    for found in [*sorted(folder.glob("bench_[0-9]*.json")), *filter(Path.exists, scaled)]:
+        content = read(folder, found.name)
+        failed = any(row.get("failed") for row in content.get("rows", []))
+        if content["data"] != "mnist" or failed:
+            raise NoResults(f"{found.name} failed or is not on real MNIST: make it again")
+        texts[found.name] = read_text(folder, found.name)
     if (folder / "clock.txt").exists():
         texts["clock.txt"] = read_text(folder, "clock.txt")
     for name, text in texts.items():

@@ -56,10 +56,14 @@ def measure(
                 continue
             job = launch.Job(stage, steps, batch_size, ranks=point.ranks, threads=point.threads)
             row = launch.train(job, name=f"scale_{stage.folder}_{point.ranks}")
+            if row["interrupted"]:
+                raise KeyboardInterrupt
             if "failed" in row:
                 point.failed = row["failed"]
             elif row["img_per_s"]:
                 point.speeds.append(row["img_per_s"])
+            else:
+                point.failed = "too few steps to time"
             yield repeat, point
 
 
@@ -142,7 +146,7 @@ def draw(points: list[Point], title: str, path: Path) -> None:
 def run(stage: Stage, ranks: list[int], repeats: int, steps: int, batch_size: int) -> int:
     console = launch.console()
     try:
-        data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
+        kind = data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
     except data.DataError as error:
         print(f"workshop: {error}", file=sys.stderr)
         return 1
@@ -156,7 +160,7 @@ def run(stage: Stage, ranks: list[int], repeats: int, steps: int, batch_size: in
         told = told or f"{number(point.speeds[-1])} img/s"
         console.print(f"  {repeat + 1}/{repeats}  ranks {point.name:<16} {told}", markup=False)
     show(points, console)
-    for path in write(stage, points):
+    for path in write(stage, points, kind):
         console.print(f"wrote {os.path.relpath(path)}")
     for point in points:
         if point.failed:
@@ -176,10 +180,10 @@ def as_rows(points: list[Point]) -> list[dict]:
     ]
 
 
-def write(stage: Stage, points: list[Point]) -> list[Path]:
+def write(stage: Stage, points: list[Point], kind: str) -> list[Path]:
     folder = launch.results_folder()
     paths = [folder / f"scale_{stage.folder}.{ending}" for ending in ("json", "png")]
-    text = json.dumps({"points": as_rows(points)}, indent=2) + "\n"
+    text = json.dumps({"data": kind, "points": as_rows(points)}, indent=2) + "\n"
     save(paths[0], lambda part: part.write_text(text))
     draw(points, f"{stage.folder}: weak scaling", paths[1])
     return paths

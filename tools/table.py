@@ -31,9 +31,9 @@ def ratio(value: float | None, base: float | None) -> str:
 
 def of_ceiling(row: dict, ceiling: dict[str, float]) -> float | None:
     """The share of this device's matrix-multiply speed, in the precision that the stage uses."""
-    peak = ceiling.get(row["precision"].replace("mixed_", "")) or ceiling.get("float32")
-    speed = row["img_per_s"]
-    return speed * FLOP_PER_IMAGE / peak / row["ranks"] if peak and speed else None
+    peak, speed = ceiling.get(row["precision"].replace("mixed_", "")), row["img_per_s"]
+    devices = 1 if row["device"].startswith("CPU") else row["ranks"]  # ranks share a CPU
+    return speed * FLOP_PER_IMAGE / peak / devices if peak and speed else None
 
 
 def cells(ladder: dict) -> list[list[str]]:
