@@ -163,7 +163,7 @@ def test_a_way_that_fails_only_loses(
     speeds = list(results["tried"].values())
     assert [i for i, speed in enumerate(speeds) if not speed] == lost
     assert [i for i, line in enumerate(told[1:4]) if "failed or too slow" in line] == lost
-    assert results["precision"] == "float32"
+    assert told[4] in {f"training with {way}" for way, speed in results["tried"].items() if speed}
     assert took < 25 + 60
 
 
@@ -186,7 +186,8 @@ def test_ctrl_c_while_it_chooses(small: Path, tmp_path: Path) -> None:
         _, stderr = process.communicate(timeout=60)
     assert (process.returncode, said(stderr)) == (130, [])
     assert read_results(tmp_path / "r.json")["interrupted"] is True
-    assert children and not any(child.is_running() for child in children)
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert children and [c for c in alive if c.status() != psutil.STATUS_ZOMBIE] == []
     assert not (tmp_path / "cache").exists()
 
 
