@@ -233,7 +233,7 @@ def test_the_repeats_and_their_spread_are_shown(fake_stages, mnist: Path, capfd)
     out = capfd.readouterr().out
     order = re.findall(r"^([ab]) +640 img/s", out, re.M)
     assert order == ["a", "b", "a", "b"]  # in turns
-    assert "640  (640 to 640)" in out and "median of 2 runs" in out
+    assert "640 (640 to 640)" in out and "median of 2 runs" in out
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])

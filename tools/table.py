@@ -104,15 +104,22 @@ def show(ladder: dict, console: Console) -> None:
     for row in rows:
         speed = row.get("img_per_s") or 0
         bar = "█" * round(BAR_WIDTH * speed / fastest) if fastest else ""
-        told = "failed" if "failed" in row else number(speed or None)
-        if "repeats" in row:
-            told += f"  ({number(min(row['repeats']))} to {number(max(row['repeats']))})"
+        told = "failed" if "failed" in row else number(speed or None) + spread(row)
         console.print(f"{row['stage']:<20} {bar} {told}")
     console.print(f"\n{provenance(ladder)}\n", markup=False)
 
 
 def markdown(ladder: dict) -> str:
-    return f"{as_markdown(header(ladder), cells(ladder), left=2)}\n\n{provenance(ladder)}\n"
+    """The table for a page: there is room for the spread of the repeats."""
+    titles, rows = header(ladder), cells(ladder)
+    for row, line in zip(ladder["rows"], rows):
+        line[titles.index("img/s")] += spread(row)
+    return f"{as_markdown(titles, rows, left=2)}\n\n{provenance(ladder)}\n"
+
+
+def spread(row: dict) -> str:
+    speeds = row.get("repeats")
+    return f" ({number(min(speeds))} to {number(max(speeds))})" if speeds else ""
 
 
 def as_markdown(titles: list[str], rows: list[list[str]], left: int = 1) -> str:
