@@ -119,7 +119,7 @@ def markdown(ladder: dict) -> str:
 
 def spread(row: dict) -> str:
     speeds = row.get("repeats")
-    return f" ({number(min(speeds))} to {number(max(speeds))})" if speeds else ""
+    return f" ({number(min(speeds))} to {number(max(speeds))})" if speeds and speeds[1:] else ""
 
 
 def as_markdown(titles: list[str], rows: list[list[str]], left: int = 1) -> str:
