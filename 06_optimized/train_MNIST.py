@@ -516,9 +516,19 @@ def choose_device():
         tf.config.set_visible_devices(gpus[mine], "GPU")
         tf.config.experimental.set_memory_growth(gpus[mine], True)
         return tf.config.experimental.get_device_details(gpus[mine])["device_name"]
+    keep_to_own_cores()
     cpuinfo = Path("/proc/cpuinfo")
     names = re.findall("model name.*: (.*)", cpuinfo.read_text() if cpuinfo.exists() else "")
     return f"CPU, {os.cpu_count()} cores, {(names or [platform.machine()])[0]}"
+
+
+def keep_to_own_cores():
+    """Ranks that share a node's cores take a part each, and TensorFlow as many threads."""
+    if hvd.size() > 1 and hasattr(os, "sched_setaffinity"):  # Horovod: they would get in the way
+        cores = sorted(os.sched_getaffinity(0))
+        share, rank = len(cores) // hvd.local_size(), hvd.local_rank()
+        if share and len(cores) == os.cpu_count():  # or else the launcher has bound this rank
+            os.sched_setaffinity(0, cores[rank * share : (rank + 1) * share])
 
 
 def number(text):

@@ -50,7 +50,7 @@ def watch(folder: str, path: str, *options: str) -> None:
     try:
         module.main()
     finally:
-        seen.update(trained=digest(seen.pop("variables")))
+        seen.update(trained=digest(seen.pop("variables")), cores=os.sched_getaffinity(0))
         keep(folder, seen)
 
 

@@ -221,6 +221,17 @@ def test_ranks_end_with_the_same_bits(run: SimpleNamespace) -> None:
     assert zero["trained"] == one["trained"] != zero["broadcast"]
 
 
+def test_ranks_of_06_share_out_the_cores(run: SimpleNamespace) -> None:
+    """The others leave the cores to the launcher; one that bound its ranks is left alone."""
+    zero, one = (seen_by(run.folder, rank)["cores"] for rank in (0, 1))
+    every = os.sched_getaffinity(0)
+    if run.script in stages("06") and len(every) == os.cpu_count() >= 2:
+        assert not zero & one and zero | one <= every
+        assert len(zero) == len(one) == len(every) // 2
+    else:
+        assert zero == one == every
+
+
 def exchanges(timeline: str) -> list[set[str]]:
     """The tensors of every allreduce. A timeline has a row for each tensor; where Horovod moves
     many at once, all their rows enter GLOO_ALLREDUCE before the first one leaves it."""
