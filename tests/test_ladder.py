@@ -316,8 +316,8 @@ def test_a_batch_systems_signal_reaches_the_stage(mnist: Path, tmp_path: Path) -
 
 
 def test_the_plan_shares_the_cores() -> None:
-    made = [(p.ranks, p.threads) for p in scale.plan([2, 1], cores=8, gpu=False)]
-    assert made == [(1, 8), (1, 4), (2, 4)]
+    made = [(p.ranks, p.threads, p.exchange) for p in scale.plan([2, 1], cores=8, gpu=False)]
+    assert made == [(1, 8, True), (1, 4, True), (2, 4, False), (2, 4, True)]
     assert [(p.ranks, p.threads) for p in scale.plan([1, 4], 64, gpu=True)] == [
         (1, None),
         (4, None),
@@ -327,16 +327,18 @@ def test_the_plan_shares_the_cores() -> None:
 
 def test_efficiency_is_against_one_rank_of_the_same_kind() -> None:
     points = [
-        scale.Point(1, 2, [100.0]),
-        scale.Point(1, 1, [60.0, 50.0, 70.0]),
-        scale.Point(2, 1, [114.0]),
-        scale.Point(4, 1, failed="why"),
+        scale.Point(1, 2, speeds=[100.0]),
+        scale.Point(1, 1, speeds=[60.0, 50.0, 70.0]),
+        scale.Point(2, 1, exchange=False, speeds=[118.0]),
+        scale.Point(2, 1, speeds=[114.0]),
     ]
-    cells = scale.cells(points)
-    assert cells[0][-1] == "-"
+    cells = scale.cells([*points, scale.Point(4, 1, failed="why")])
+    assert cells[0][-1] == cells[2][-1] == "-"
     assert cells[1] == ["1 x 1 thread(s)", "60.0", "50.0 to 70.0", "60.0", "100%"]
-    assert cells[2][-1] == "95%"
-    assert cells[3][1] == "failed"
+    assert cells[3][-1] == "95%"
+    assert cells[4][1] == "failed"
+    told = "2 ranks of 1 thread(s) are 1.14x one process with 2 threads; without exchange they "
+    assert scale.verdict(scale.as_rows(points)) == told + "would be 1.18x"
 
 
 @pytest.mark.timeout(300)
@@ -345,8 +347,9 @@ def test_scale_for_real(mnist: Path, tmp_path: Path) -> None:
     words = ["--stage", "06", "--ranks", 1, 2, "--repeats", 1, "--steps", 30]
     process = workshop(tmp_path, "scale", *words)
     assert process.returncode == 0, process.stdout + process.stderr
-    rows = json.loads((tmp_path / "scale_06_optimized.json").read_text())["points"]
-    assert [row["ranks"] for row in rows][-2:] == [1, 2]
+    rows = json.loads((tmp_path / "scale_06_64.json").read_text())["points"]
+    kinds = [(row["ranks"], row["exchange"]) for row in rows]
+    assert kinds[-3:] == [(1, True), (2, False), (2, True)]
     assert all(row["img_per_s"] > 0 for row in rows)
     assert re.search(r"2 x \d+ thread", process.stdout)
-    assert image.imread(tmp_path / "scale_06_optimized.png").shape[1] > 600
+    assert image.imread(tmp_path / "scale_06_64.png").shape[1] > 600

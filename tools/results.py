@@ -118,12 +118,12 @@ def against_fit(batch_size: str) -> str:
     return bench.verdict(read(KEPT, f"bench_{batch_size}.json"))
 
 
-def scale_table() -> str:
-    return "\n" + scale.markdown(read(KEPT, "scale_06_optimized.json")["points"]) + "\n"
+def scale_table(batch_size: str = "64") -> str:
+    return "\n" + scale.markdown(read(KEPT, f"scale_06_{batch_size}.json")["points"]) + "\n"
 
 
-def scale_verdict() -> str:
-    return scale.verdict(read(KEPT, "scale_06_optimized.json")["points"])
+def scale_verdict(batch_size: str = "64") -> str:
+    return scale.verdict(read(KEPT, f"scale_06_{batch_size}.json")["points"])
 
 
 FIGURES: dict[str, Callable[..., str]] = {
@@ -175,8 +175,7 @@ def keep() -> list[Path]:
         row.pop("command")  # names this machine's folders
     KEPT.mkdir(exist_ok=True)
     texts = {"ladder.json": json.dumps(ladder, indent=2) + "\n"}
-    scaled = [folder / f"scale_{stage.folder}.json" for stage in STAGES]
-    for found in [*sorted(folder.glob("bench_[0-9]*.json")), *filter(Path.exists, scaled)]:
+    for found in sorted([*folder.glob("bench_[0-9]*.json"), *folder.glob("scale_[0-9]*.json")]):
         content = read(folder, found.name)
         failed = any(row.get("failed") for row in content.get("rows", []))
         if content["data"] != "mnist" or failed:

@@ -7,6 +7,7 @@ import os
 import statistics
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,12 +25,14 @@ class Point:
 
     ranks: int
     threads: int | None = None  # per rank; None where GPUs do the work
+    exchange: bool = True  # or else processes that know nothing of each other
     speeds: list[float] = field(default_factory=list)
     failed: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.ranks}" + (f" x {self.threads} thread(s)" if self.threads else "")
+        threads = f" x {self.threads} thread(s)" if self.threads else ""
+        return f"{self.ranks}{threads}" + ("" if self.exchange else ", no exchange")
 
     @property
     def speed(self) -> float:
@@ -37,13 +40,19 @@ class Point:
 
 
 def plan(ranks: list[int], cores: int, gpu: bool) -> list[Point]:
-    """On a CPU the ranks share the cores, and one process with all of them is the yardstick."""
+    """On a CPU the ranks share the cores, and one process with all of them is the yardstick.
+
+    As many processes without any exchange say how far ranks could come at best.
+    """
     ranks = sorted(set(ranks))
     if gpu:
         return [Point(n) for n in ranks]
     share = max(1, cores // max(ranks))
     points = [Point(n, share) for n in ranks]
-    return points if share == cores else [Point(1, cores), *points]
+    if share == cores:
+        return points
+    alone = Point(max(ranks), share, exchange=False)
+    return [Point(1, cores), *points[:-1], alone, points[-1]]
 
 
 def measure(
@@ -54,17 +63,29 @@ def measure(
         for point in points:
             if point.failed:
                 continue
-            job = launch.Job(stage, steps, batch_size, ranks=point.ranks, threads=point.threads)
-            row = launch.train(job, name=f"scale_{stage.folder}_{point.ranks}")
-            if row["interrupted"]:
+            rows = train(stage, point, steps, batch_size)
+            if any(row["interrupted"] for row in rows):
                 raise KeyboardInterrupt
-            if "failed" in row:
-                point.failed = row["failed"]
-            elif row["img_per_s"]:
-                point.speeds.append(row["img_per_s"])
+            failures = [row["failed"] for row in rows if "failed" in row]
+            if failures:
+                point.failed = failures[0]
+            elif all(row["img_per_s"] for row in rows):
+                point.speeds.append(sum(row["img_per_s"] for row in rows))
             else:
                 point.failed = "too few steps to time"
             yield repeat, point
+
+
+def train(stage: Stage, point: Point, steps: int, batch_size: int) -> list[dict]:
+    """The results of one repeat: of all ranks together, or of every process that is alone."""
+    name = f"scaling_of_{stage.folder}_{point.ranks}"
+    ranks = point.ranks if point.exchange else 1
+    job = launch.Job(stage, steps, batch_size, ranks, point.threads)
+    if point.exchange:
+        return [launch.train(job, name)]
+    with ThreadPoolExecutor(point.ranks) as pool:
+        names = [f"{name}_alone_{i}" for i in range(point.ranks)]
+        return list(pool.map(launch.train, [job] * point.ranks, names))
 
 
 def markdown(rows: list[dict]) -> str:
@@ -73,30 +94,37 @@ def markdown(rows: list[dict]) -> str:
 
 
 def points_of(rows: list[dict]) -> list[Point]:
-    return [Point(row["ranks"], row["threads"], row["repeats"]) for row in rows]
+    return [Point(row["ranks"], row["threads"], row["exchange"], row["repeats"]) for row in rows]
+
+
+def like_the_last(points: list[Point]) -> list[Point]:
+    """The ranks that can be compared: not the yardsticks, which have other threads or are alone."""
+    return [p for p in points if p.exchange and p.threads == points[-1].threads]
 
 
 def verdict(rows: list[dict]) -> str:
-    """The ranks against one process with all cores, where that is a row."""
+    """The ranks, and the same without exchange, against one process with all cores."""
     points = points_of(rows)
-    alone, most = points[0], points[-1]
-    if alone.threads == most.threads or not alone.speed or not most.speed:
+    one, most = points[0], points[-1]
+    alone = next((p for p in points if not p.exchange), None)
+    if not (alone and alone.speed and one.speed and most.speed):
         return ""
     return (
-        f"{most.ranks} ranks of {most.threads} thread(s) are {most.speed / alone.speed:.2f}x "
-        f"one process with {alone.threads} threads"
+        f"{most.ranks} ranks of {most.threads} thread(s) are {most.speed / one.speed:.2f}x "
+        f"one process with {one.threads} threads; without exchange they would be "
+        f"{alone.speed / one.speed:.2f}x"
     )
 
 
 def cells(points: list[Point]) -> list[list[str]]:
     """ranks, img/s, spread, per rank, efficiency against the fewest ranks of the same kind."""
-    first = next((p for p in points if p.threads == points[-1].threads), points[0])
+    same_kind = like_the_last(points)
+    first = same_kind[0]
     rows = []
     for point in points:
         if not point.speeds:
             rows.append([point.name, "failed", "-", "-", "-"])
             continue
-        same_kind = point.threads == first.threads
         efficiency = point.speed / point.ranks / (first.speed / first.ranks) if first.speed else 0
         rows.append(
             [
@@ -104,7 +132,7 @@ def cells(points: list[Point]) -> list[list[str]]:
                 number(point.speed),
                 f"{number(min(point.speeds))} to {number(max(point.speeds))}",
                 number(point.speed / point.ranks),
-                f"{efficiency:.0%}" if same_kind else "-",
+                f"{efficiency:.0%}" if point in same_kind else "-",
             ]
         )
     return rows
@@ -119,7 +147,7 @@ def draw(points: list[Point], title: str, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    good = [p for p in points if p.speeds and p.threads == points[-1].threads]
+    good = [p for p in like_the_last(points) if p.speeds]
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
     ranks = [p.ranks for p in good]
     if good:
@@ -129,7 +157,10 @@ def draw(points: list[Point], title: str, path: Path) -> None:
         )
         axes.plot(ranks, [p.speed for p in good], "o-", color="#1f4e79", label="measured")
     for point in points:
-        if point.speeds and point.threads != points[-1].threads:
+        if point.speeds and not point.exchange:
+            label = f"{point.ranks} processes without exchange"
+            axes.plot(point.ranks, point.speed, "D", color="#888888", label=label)
+        elif point.speeds and point.threads != points[-1].threads:
             label = f"one process, {point.threads} threads"
             axes.axhline(point.speed, linestyle=":", color="#b35806", label=label)
     axes.set_xticks(ranks)
@@ -158,9 +189,9 @@ def run(stage: Stage, ranks: list[int], repeats: int, steps: int, batch_size: in
     for repeat, point in measure(stage, points, repeats, steps, batch_size):
         told = point.failed and f"FAILED: {point.failed}"
         told = told or f"{number(point.speeds[-1])} img/s"
-        console.print(f"  {repeat + 1}/{repeats}  ranks {point.name:<16} {told}", markup=False)
+        console.print(f"  {repeat + 1}/{repeats}  ranks {point.name:<28} {told}", markup=False)
     show(points, console)
-    for path in write(stage, points, kind):
+    for path in write(stage, points, kind, batch_size):
         console.print(f"wrote {os.path.relpath(path)}")
     for point in points:
         if point.failed:
@@ -175,15 +206,22 @@ def show(points: list[Point], console: Console) -> None:
 
 def as_rows(points: list[Point]) -> list[dict]:
     return [
-        {"ranks": p.ranks, "threads": p.threads, "img_per_s": p.speed, "repeats": p.speeds}
+        {
+            "ranks": p.ranks,
+            "threads": p.threads,
+            "exchange": p.exchange,
+            "img_per_s": p.speed,
+            "repeats": p.speeds,
+        }
         for p in points
     ]
 
 
-def write(stage: Stage, points: list[Point], kind: str) -> list[Path]:
-    folder = launch.results_folder()
-    paths = [folder / f"scale_{stage.folder}.{ending}" for ending in ("json", "png")]
-    text = json.dumps({"data": kind, "points": as_rows(points)}, indent=2) + "\n"
+def write(stage: Stage, points: list[Point], kind: str, batch_size: int) -> list[Path]:
+    folder, name = launch.results_folder(), f"scale_{stage.number}_{batch_size}"
+    paths = [folder / f"{name}.{ending}" for ending in ("json", "png")]
+    content = {"stage": stage.folder, "batch_size": batch_size, "data": kind}
+    text = json.dumps({**content, "points": as_rows(points)}, indent=2) + "\n"
     save(paths[0], lambda part: part.write_text(text))
-    draw(points, f"{stage.folder}: weak scaling", paths[1])
+    draw(points, f"{stage.folder}: weak scaling, batch {batch_size} on every rank", paths[1])
     return paths
