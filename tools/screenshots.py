@@ -1,6 +1,7 @@
 """What 04_tf_profiler keeps of a run: the sample profile, and the pictures of its README.
 
-python -m tools.screenshots     (needs Chromium, and a few minutes)
+python -m tools.screenshots            the pictures: Chromium, a few minutes, a calm machine
+python -m tools.screenshots --sample   the sample
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ def fingerprint() -> str:
 
     Comments and docstrings of the Python files do not count: they show nowhere.
     """
-    made = hashlib.sha256()
+    made = hashlib.sha256(repr((WIDTH, REPORT, TIMELINE, ONE_STEP)).encode())
     for path in sorted((ROOT / "tools" / "page").iterdir()):
         made.update(path.read_bytes())
     code = [
         ROOT / "tools" / f"{name}.py" for name in ("report_page", "profile", "trace", "verdict")
     ]
-    for path in (*code, FOLDER / "input_pipeline.py", Path(__file__)):
+    for path in (*code, FOLDER / "input_pipeline.py"):
         tree = ast.parse(path.read_text())
         for node in ast.walk(tree):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
@@ -114,8 +115,7 @@ def take(browser, name: str, first: str, last: str) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        make_sample(Path(folder))
-        make_pictures(Path(folder))
+        (make_sample if "--sample" in sys.argv else make_pictures)(Path(folder))
 
 
 if __name__ == "__main__":
