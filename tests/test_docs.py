@@ -142,6 +142,8 @@ def check_marks(readme: Readme) -> list[str]:
         f"{where}: <!-- {text} --> is no mark, or stands under no block: see tests/readme.py"
         for text in readme.stray
     ]
+    if len(re.findall(r"^ *```", readme.text, re.M)) != 2 * len(readme.blocks):
+        complaints.append(f"{where}: a block is not closed, or its first line is not ```LANGUAGE")
     for block in readme.blocks:
         kinds = {"bash": {"not run", "run by"}, "": {"output of", "not compared"}}
         for kind in {kind for kind, _ in block.marks} - kinds.get(block.language, set()):
@@ -626,23 +628,24 @@ def test_variables(name: str) -> None:
 # --- 4. quoted code and diffs ---
 
 
-def stands_in(quoted: list[str], text: str) -> bool:
-    return bool(quoted) and "\n".join(quoted) in "\n".join(
-        line.rstrip() for line in text.split("\n")
-    )
-
-
-def dedented(text: str) -> str:
-    return "\n".join(line.strip() for line in text.split("\n"))
+def stands_in(quoted: list[str], text: str, indent: str = "") -> bool:
+    """Whole lines, one under the other; with an indent, all of them may stand further right."""
+    first, *rest = (re.escape(line.rstrip()) for line in quoted)
+    lines = [
+        f"^(?P<indent>{indent}){first}",
+        *(f"(?P=indent){line}" if line else "" for line in rest),
+    ]
+    return bool(re.search(r"[ ]*\n".join(lines) + r"[ ]*$", text, re.M))
 
 
 def check_code(readme: Readme) -> list[str]:
     scripts = [f for f in FILES if f.endswith(".py") and f.startswith(readme.folder)]
-    texts = [dedented((ROOT / file).read_text()) for file in scripts]
+    texts = [(ROOT / file).read_text() for file in scripts]
     return [
         f"{readme.name}: {block.first}: no script of this folder has this code: quote it again"
         for block in readme.blocks
-        if block.language == "python" and not any(dedented(block.text) in text for text in texts)
+        if block.language == "python"
+        and not any(stands_in(block.text.split("\n"), text, " *") for text in texts)
     ]
 
 
@@ -659,15 +662,14 @@ def wrong_hunk(hunk: str, before: str, after: str) -> str | None:
     lines = [line or " " for line in hunk.split("\n")]
     if any(line[0] not in "+- " for line in lines):
         return "a line starts with neither +, - nor a space"
+    if not any(line[0] in "+-" for line in lines):
+        return "it changes nothing"
     for sign, text, other, name in (("-", before, after, "old"), ("+", after, before, "new")):
         side = [line[1:] for line in lines if line[0] in (sign, " ")]
         if side and not stands_in(side, text):
             return f"its {sign} and plain lines do not stand together in the {name} script"
         for run in runs_of(lines, sign):
-            if (
-                stands_in(run, f"\n{other}\n")
-                and f"\n{other}\n".find("\n" + "\n".join(run) + "\n") >= 0
-            ):
+            if stands_in(run, other):
                 return f"its {sign} lines stand in both scripts: {run[0].strip()}"
     return None
 
@@ -679,11 +681,9 @@ def check_diffs(readme: Readme) -> list[str]:
     texts = [((ROOT / a).read_text(), (ROOT / b).read_text()) for a, b in pairs]
     complaints = []
     for block in readme.blocks:
-        reasons = (
-            [wrong_hunk(block.text, *pair) for pair in texts]
-            if block.language == "diff"
-            else [None]
-        )
+        if block.language != "diff":
+            continue
+        reasons = [wrong_hunk(block.text, *pair) for pair in texts]
         if None not in reasons:
             why = reasons[-1] if reasons else "no stage stands in this folder"
             complaints.append(f"{readme.name}: {block.first}: not the real diff: {why}")
@@ -900,7 +900,7 @@ def test_pictures() -> None:
 DAMAGES = [
     ("02", check_flags, r"(python train_MNIST\.py) --steps", r"\1 --stepz", "has no --stepz"),
     ("top", check_flags, r"`--log-every`", "`--log-each`", "no program named here has --log-each"),
-    ("top", check_flags, r"/workshop report", "/workshop repport", "./workshop has no repport"),
+    ("top", check_flags, r"/workshop scale", "/workshop scales", "./workshop has no scales"),
     ("submit", check_flags, r"(slurm\.sbatch 06) --steps", r"\1 --stepps", "has no --stepps"),
     ("submit", check_flags, r'OPTIONS="--steps', 'OPTIONS="--stps', "has no --stps"),
     ("01", check_flags, r"-tmz", "-tmy", "has no -tmy"),
@@ -930,6 +930,10 @@ DAMAGES = [
     ("06", check_figures, r"(?<=-->)\d+(?=x<!--/=)", "99", "./workshop results --write"),
     ("04", check_marks, r"<!-- not run by tests:", "<!-- not tested:", "is no mark"),
     ("04", check_marks, r"(test_collect\.py::)test_sample", r"\1test_of", "there is no tests/"),
+    ("00", check_marks, r"^```bash$", "```bash now", "is not closed"),
+    ("00", check_marks, r"^```bash$", "```console", "no test knows ```console"),
+    ("00", check_code, r"^( +)step_time = ", r"\1  step_time = ", "quote it again"),
+    ("02", check_diffs, r"^\+@tf\.function$", "+@tf", "not the real diff"),
     ("00", check_marks, r"```\n(<!-- not compared)", r"```\n\nSo.\n\n\1", "under no block"),
 ]
 
