@@ -65,7 +65,7 @@ SHORTER = [
         r"(.*)horovodrun -np \d+ (.*--steps) \d+ (.*--profile-steps.*)",
         r"\1horovodrun -np 2 \2 24 \3",
     ),
-    (r"(.*)horovodrun -np \d+ (.*--steps) \d+", r"\1horovodrun -np 2 \2 4"),
+    (r"(.*)horovodrun -np \d+ (.*--steps) \d+", r"\1horovodrun -np 2 \2 12"),  # 05 profiles step 10
     (r"(.*--steps) \d+ (.*--profile-steps.*)", r"\1 24 \2"),
     (r"(.*--steps) (?:200|500)", r"\1 50"),  # 06 chooses from 50 steps on
     (r"(.*--steps) (?:50|100)\b(.*)", r"\1 12\2"),
