@@ -1,22 +1,30 @@
 """What 04_tf_profiler keeps of a run: the sample profile, and the pictures of its README.
 
-python -m tools.screenshots     (needs Chromium, and a few minutes)
+python -m tools.screenshots            the pictures: Chromium, a few minutes, a calm machine
+python -m tools.screenshots --sample   the sample
 """
 
 from __future__ import annotations
 
+import ast
 import base64
+import hashlib
+import io
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
 from tools.stages import ROOT
 
 FOLDER = ROOT / "04_tf_profiler"
 SAMPLE = FOLDER / "sample" / "plugins" / "profile" / "run1" / "sample.xplane.pb"
 IMAGES = FOLDER / "images"
+PICTURES = ("report_run1.png", "timeline_run1.png", "timeline_run4.png")
 WIDTH = 1000
 
 # What a picture shows, as the JavaScript that gives its top and its bottom on the page.
@@ -26,6 +34,26 @@ TIMELINE = ("document.querySelector('section.timeline')",) * 2
 ONE_STEP = """for (const text of ["Step \u203a", "Step \u203a", "\u2212"])
     [...document.querySelectorAll("section.timeline button")]
         .find(button => button.textContent == text).click()"""
+
+
+def fingerprint() -> str:
+    """Of what decides how the pictures look: the page, its data, the program that is profiled.
+
+    Comments and docstrings of the Python files do not count: they show nowhere.
+    """
+    made = hashlib.sha256(repr((WIDTH, REPORT, TIMELINE, ONE_STEP)).encode())
+    for path in sorted((ROOT / "tools" / "page").iterdir()):
+        made.update(path.read_bytes())
+    code = [
+        ROOT / "tools" / f"{name}.py" for name in ("report_page", "profile", "trace", "verdict")
+    ]
+    for path in (*code, FOLDER / "input_pipeline.py"):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                node.body = node.body[ast.get_docstring(node) is not None :]
+        made.update(ast.unparse(tree).encode())  # dump() differs from Python to Python
+    return made.hexdigest()
 
 
 def record(script: str, *options: object) -> None:
@@ -78,14 +106,16 @@ def take(browser, name: str, first: str, last: str) -> None:
     bottom = browser.evaluate(f"{last}.{place}.bottom + scrollY") + 12
     clip = {"x": 0, "y": top, "width": WIDTH, "height": bottom - top, "scale": 1}
     shot = browser.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
-    (IMAGES / name).write_bytes(base64.b64decode(shot["data"]))
+    picture = Image.open(io.BytesIO(base64.b64decode(shot["data"])))
+    made_of = PngInfo()
+    made_of.add_text("Description", fingerprint())
+    picture.save(IMAGES / name, optimize=True, pnginfo=made_of)
     print(f"wrote {(IMAGES / name).relative_to(ROOT)}")
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        make_sample(Path(folder))
-        make_pictures(Path(folder))
+        (make_sample if "--sample" in sys.argv else make_pictures)(Path(folder))
 
 
 if __name__ == "__main__":
