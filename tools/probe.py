@@ -376,8 +376,11 @@ def look(run: dict, folder: Path) -> dict:
         arrays = {shape_key(shape): value for shape, value in values.items()}
         np.savez(folder / f"{run['name']}.npz", **{k: np.float32(v) for k, v in arrays.items()})
         told["weight_types"] = sorted({str(v.dtype) for v in values.values()})
-        told["accuracy"] = accuracy(values, run["data"], run["test_images"])
+        if run["test_images"]:
+            told["accuracy"] = accuracy(values, run["data"], run["test_images"])
         told["names"] = names_of(model)
+        with contextlib.suppress(Exception):  # a model that takes bytes, say
+            told["logits"] = model(tf.zeros([1, 28, 28, 1]), training=False).dtype.name
     told["iterations"] = iterations()
     told["loss_scaling"] = any(
         isinstance(o, keras.optimizers.LossScaleOptimizer) or getattr(o, "loss_scale_factor", None)

@@ -1,0 +1,669 @@
+"""Exercises and their check: right solutions pass, however written; wrong, slow and fake ones fail.
+
+Each is a small patch of the previous stage's real file. They run as an attendee would run them, a few
+at a time; a test waits for its own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import stage_environment
+from tools.exercise import find_stage, previous
+from tools.stages import ROOT, STAGES
+
+NUMBERS = [stage.number for stage in STAGES[1:]]
+AT_ONCE = 2
+Patch = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A solution, as patches of the previous script or as text; and what check says to it."""
+
+    number: str
+    name: str
+    said: str = ""  # nothing: it passes
+    patches: tuple[Patch, ...] = ()
+    whole: str | None = None
+    options: tuple[str, ...] = ("--quick",)
+
+    def __str__(self) -> str:
+        return f"{self.number}-{self.name}"
+
+    def text(self) -> str:
+        if self.whole is not None:
+            return self.whole
+        text = previous(find_stage(self.number)).script.read_text()
+        for old, new in self.patches:
+            assert text.count(old) == 1, f"{self}: {text.count(old)} times: {old}"
+            text = text.replace(old, new)
+        return text
+
+
+def own(number: str) -> str:
+    return find_stage(number).script.read_text()
+
+
+# --- pieces of the stages that patches replace ---
+
+STEP_CALL = "loss = float(train_step(model, optimizer, images, labels))"
+LOOP = "    for step in range(args.steps):\n"
+APPLY = "    optimizer.apply_gradients(zip(gradients, model.trainable_variables))\n"
+IMPORT = "import argparse\n"
+TRY = "    try:\n        train_loop("
+ADAM = "keras.optimizers.Adam(args.lr * hvd.size())"
+PROFILED_STEP = "@profile\ndef train_step("
+TIMES = "        history.times.append(step_time)\n"
+LOGDIR = """    parser.add_argument("--logdir", type=Path, default="logs")
+    parser.add_argument("--profile-steps", type=int, nargs=2, default=[10, 20])
+    parser.add_argument("--results","""
+
+# --- 01 ---
+
+HANDED_ON = (
+    ("def fetch_batch(args, epoch, i_batch):", "def fetch_batch(args, arrays, epoch, i_batch):"),
+    (
+        "    x_train, _, y_train, _ = get_dataset(args.data)\n    # H",
+        "    x_train, y_train = arrays\n    # H",
+    ),
+    ("= fetch_batch(args, epoch, i_batch)", "= fetch_batch(args, args.arrays, epoch, i_batch)"),
+    (TRY, f"    args.arrays = x_train, y_train\n{TRY}"),
+)
+CACHED = (
+    (IMPORT, f"import functools\n{IMPORT}"),
+    ("def get_dataset(", "@functools.lru_cache(maxsize=None)\ndef get_dataset("),
+)
+ZIP_KEPT_OPEN = (
+    ("def get_dataset(path):", "FILES = {}\n\n\ndef get_dataset(path):"),
+    (
+        "        with np.load(path) as file:",
+        "        file = FILES.setdefault(path, None) or np.load(path)\n        FILES[path] = file\n        if True:",
+    ),
+)
+SAME_BATCH = (
+    "order[i_batch * args.batch_size : (i_batch + 1) * args.batch_size]",
+    "np.arange(args.batch_size)",
+)
+
+IN_01 = [
+    Case("01", "own", whole=own("01")),
+    Case("01", "arrays-handed-on", patches=HANDED_ON),
+    Case("01", "cached", patches=CACHED),
+    Case("01", "unchanged", "opened 14 times"),
+    Case("01", "zip-kept-open", "arrays were read", ZIP_KEPT_OPEN),
+    Case(
+        "01",
+        "loss-summed",
+        "The first step's loss is",
+        (*CACHED, ("tf.reduce_mean(losses)", "tf.reduce_sum(losses)")),
+    ),
+    Case("01", "updated-twice", "2.00x as far", (*CACHED, (APPLY, APPLY + APPLY))),
+    Case(
+        "01", "rate-halved", "0.50x as far", (*CACHED, (ADAM, "keras.optimizers.Adam(args.lr / 2)"))
+    ),
+    Case(
+        "01",
+        "evaluation-faked",
+        "reports a test accuracy of 99.0 %",
+        (*CACHED, ("return right / len(x_test)", "return 0.99")),
+    ),
+    Case("01", "only-logs", "did not move", (*CACHED, (APPLY, ""))),
+]
+
+# --- 02 ---
+
+GRAPH = (PROFILED_STEP, "@tf.function\ndef train_step(")
+CLOSURE = (
+    (
+        LOOP,
+        """    @tf.function
+    def one_step(images, labels):
+        return train_step(model, optimizer, images, labels)
+
+"""
+        + LOOP,
+    ),
+    (STEP_CALL, "loss = float(one_step(images, labels))"),
+    (PROFILED_STEP, "def train_step("),
+    ("@profile\ndef compute_gradients", "def compute_gradients"),
+    ("@profile\ndef forward_pass", "def forward_pass"),
+)
+NO_WAIT = (
+    GRAPH,
+    (
+        STEP_CALL
+        + "  # float() waits for the device\n        step_time = time.perf_counter() - start\n",
+        "loss = train_step(model, optimizer, images, labels)\n        step_time = time.perf_counter() - start\n        loss = float(loss)\n",
+    ),
+    (
+        "    hvd.init()\n    args",
+        "    hvd.init()\n    tf.config.experimental.set_synchronous_execution(False)\n    args",
+    ),
+)
+
+IN_02 = [
+    Case("02", "own", whole=own("02")),
+    Case(
+        "02",
+        "made-in-the-loop",
+        patches=(
+            (LOOP, "    compiled = tf.function(train_step)\n" + LOOP),
+            (STEP_CALL, STEP_CALL.replace("train_step", "compiled")),
+        ),
+    ),
+    Case("02", "closure", patches=CLOSURE),
+    Case(
+        "02", "in-a-comment", "No graph ran", ((PROFILED_STEP, "# @tf.function\ndef train_step("),)
+    ),
+    Case(
+        "02",
+        "unused",
+        "No graph ran",
+        ((PROFILED_STEP, "@tf.function\ndef never(x):\n    return x\n\n\ndef train_step("),),
+    ),
+    Case(
+        "02",
+        "forward-only",
+        "forward pass only",
+        (("@profile\ndef forward_pass", "@tf.function\ndef forward_pass"),),
+    ),
+    Case(
+        "02",
+        "without-update",
+        "not the update",
+        (("@profile\ndef compute_gradients", "@tf.function\ndef compute_gradients"),),
+    ),
+    Case(
+        "02",
+        "python-number",
+        "traced 12 times",
+        (
+            GRAPH,
+            (
+                "def train_step(model, optimizer, images, labels)",
+                "def train_step(model, optimizer, images, labels, step)",
+            ),
+            (STEP_CALL, STEP_CALL.replace("labels", "labels, step")),
+        ),
+    ),
+    Case(
+        "02",
+        "made-anew",
+        "traced 12 times",
+        ((STEP_CALL, "loss = float(tf.function(train_step)(model, optimizer, images, labels))"),),
+    ),
+    Case(
+        "02",
+        "no-dropout",
+        "Dropout is lost",
+        (GRAPH, ("model(images, training=True)", "model(images, training=False)")),
+    ),
+    Case(
+        "02",
+        "weaker-dropout",
+        "dropout rates are 0.1 and 0.25",
+        (GRAPH, ("Dropout(0.5)", "Dropout(0.1)")),
+    ),
+    Case(
+        "02",
+        "evaluated-with-dropout",
+        "without dropout",
+        (GRAPH, ("training=False)\n        right", "training=True)\n        right")),
+    ),
+    Case(
+        "02",
+        "half-the-steps",
+        "the optimizer made 3 updates",
+        (
+            GRAPH,
+            (
+                STEP_CALL,
+                "loss = loss if step % 2 else float(train_step(model, optimizer, images, labels))",
+            ),
+        ),
+    ),
+]
+
+# --- 03 ---
+
+IN_03 = [
+    Case("03", "own", whole=own("03")),
+    Case(
+        "03",
+        "closure",
+        patches=(
+            (
+                "def train_step(model, optimizer, images, labels):\n    loss, gradients = compute_gradients(model, images, labels)",
+                """def train_step(model, optimizer, images, labels):
+    @tf.function(jit_compile=True)
+    def forward_and_backward(images, labels):
+        return compute_gradients(model, images, labels)
+
+    loss, gradients = forward_and_backward(images, labels)""",
+            ),
+        ),
+    ),
+    Case(
+        "03",
+        "whole-step",
+        patches=(
+            ("@tf.function\ndef train_step", "@tf.function(jit_compile=True)\ndef train_step"),
+        ),
+    ),
+    Case("03", "only-claimed", "compiled by XLA", (("XLA = False", "XLA = True"),)),
+    Case(
+        "03",
+        "update-left-out",
+        "not the update",
+        (
+            ("@tf.function\ndef train_step", "def train_step"),
+            ("def compute_gradients", "@tf.function(jit_compile=True)\ndef compute_gradients"),
+        ),
+    ),
+    Case(
+        "03",
+        "labels-turned",
+        "The first step's loss is",
+        (
+            ("def compute_gradients", "@tf.function(jit_compile=True)\ndef compute_gradients"),
+            ("compute_loss(labels,", "compute_loss(9 - labels,"),
+        ),
+    ),
+]
+
+# --- 04 ---
+
+
+def window(
+    fetch: str = "inside",
+    marker: bool = True,
+    last: str = "last",
+    counts: str = "not first <= step <= last",
+) -> tuple[Patch, ...]:
+    """A right solution written in another way than ours, with what can be wrong about it."""
+    before = "        images, labels = fetch_batch(batches)\n"
+    trace = (
+        "tf.profiler.experimental.Trace('train', step_num=step, _r=1)"
+        if marker
+        else "contextlib.nullcontext()"
+    )
+    step = (
+        "        if step == first:\n            tf.profiler.experimental.start(str(args.logdir))\n"
+    )
+    step += before if fetch == "outside" else ""
+    step += f"        with {trace}:\n"
+    step += f"    {before}" if fetch == "inside" else ""
+    step += f"            {STEP_CALL}\n"
+    end = f"        if {counts}:\n            history.times.append(step_time)\n"
+    end += f"        if step == {last}:\n            tf.profiler.experimental.stop()\n"
+    return (
+        (IMPORT, f"{IMPORT}import contextlib\n"),
+        (LOOP, f"    first, last = args.profile_steps\n{LOOP}"),
+        (f"{before}        {STEP_CALL}  # float() waits for the device\n", step),
+        (TIMES, end),
+        ('    parser.add_argument("--results",', LOGDIR),
+    )
+
+
+IN_04 = [
+    Case("04", "own", whole=own("04")),
+    Case("04", "plain-ifs", patches=window()),
+    Case("04", "no-options", "exit status 1"),
+    Case("04", "no-markers", "no step markers", window(marker=False)),
+    Case(
+        "04",
+        "one-too-many",
+        "markers of steps 5, 6, 7, 8, 9, 10",
+        window(last="min(last + 1, args.steps - 1)"),
+    ),
+    Case("04", "fetched-outside", "outside the step marker", window(fetch="outside")),
+    Case("04", "recorded-steps-count", "must not count", window(counts="True")),
+    Case("04", "never-recorded", "no profile to read", (window()[-1],)),
+]
+
+# --- 05 ---
+
+POLICY = "    model = MNISTClassifier()\n"
+LAST_LAYER = ("keras.layers.Dense(10)", 'keras.layers.Dense(10, dtype="float32")')
+LAYERS = (
+    ("Conv2D(32, 3,", 'Conv2D(32, 3, dtype="mixed_bfloat16",'),
+    ("Conv2D(64, 3,", 'Conv2D(64, 3, dtype="mixed_bfloat16",'),
+    ("MaxPooling2D(2)", 'MaxPooling2D(2, dtype="mixed_bfloat16")'),
+    ("Dropout(0.25)", 'Dropout(0.25, dtype="mixed_bfloat16")'),
+    ("Dense(128,", 'Dense(128, dtype="mixed_bfloat16",'),
+    ("Dropout(0.5)", 'Dropout(0.5, dtype="mixed_bfloat16")'),
+    LAST_LAYER,
+)
+
+
+def policy(name: str, after: str = "") -> Patch:
+    line = f'    keras.mixed_precision.set_dtype_policy("{name}")\n'
+    return (POLICY, line + POLICY + after)
+
+
+IN_05 = [
+    Case("05", "own", whole=own("05")),
+    Case("05", "policies-of-layers", patches=LAYERS),
+    Case("05", "no-scaling-for-bfloat16", patches=(policy("mixed_bfloat16"), LAST_LAYER)),
+    Case("05", "unchanged", "ran in float32"),
+    Case(
+        "05",
+        "policy-too-late",
+        "ran in float32",
+        (
+            LAST_LAYER,
+            (
+                "    history = SimpleNamespace(losses",
+                '    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")\n    history = SimpleNamespace(losses',
+            ),
+        ),
+    ),
+    Case("05", "weights-in-16-bit", "must stay float32", (policy("bfloat16"), LAST_LAYER)),
+    Case("05", "logits-in-16-bit", "logits are bfloat16", (policy("mixed_bfloat16"),)),
+    Case("05", "float16-not-scaled", "without loss scaling", (policy("mixed_float16"), LAST_LAYER)),
+]
+
+# --- 06 ---
+
+FLOATS = "    x_train, x_test = (x[..., np.newaxis].astype(np.float32) / 255 for x in (x_train, x_test))\n    return x_train,"
+BYTES = "    x_test = x_test[..., np.newaxis].astype(np.float32) / 255\n    return x_train[..., np.newaxis],"
+DATASET = """    dataset = tf.data.Dataset.from_tensor_slices((x_train, y_train))
+    dataset = dataset.shuffle(len(x_train), seed=args.seed, reshuffle_each_iteration=True)
+    dataset = dataset.batch(args.batch_size, drop_remainder=True).take(args.steps_per_epoch)
+    return iter(dataset.repeat().prefetch(tf.data.AUTOTUNE))
+
+
+def fetch_batch(batches):
+    return next(batches)
+"""
+ON_DEVICE = """    return tf.constant(x_train), tf.constant(y_train)
+
+
+def shuffle(args, images, epoch):
+    order = tf.random.experimental.stateless_shuffle(tf.range(len(images)), [args.seed, epoch])
+    wanted = args.steps_per_epoch * args.batch_size
+    return tf.reshape(order[:wanted], [args.steps_per_epoch, args.batch_size])
+
+
+def fetch_batch(data, order, i_batch):
+    images, labels = (tf.gather(part, order[i_batch]) for part in data)
+    return tf.cast(images, tf.float32) / 255, labels
+"""
+TRAIN_STEPS = """@tf.function
+def train_steps(model, optimizer, data, order, first, count):
+    losses = tf.TensorArray(tf.float32, count)
+    for i in tf.range(count):
+        images, labels = fetch_batch(data, order, first + i)
+        losses = losses.write(i, train_step(model, optimizer, images, labels))
+    return losses.stack()
+
+
+# --- loop ---
+"""
+LOOP_05 = previous(find_stage("06")).script.read_text()
+LOOP_05 = LOOP_05[
+    LOOP_05.index("        for step in range(args.steps):") : LOOP_05.index("def log_step(")
+]
+CALLS = """        while len(history.losses) < args.steps:
+            step = len(history.losses)
+            epoch, i_batch = divmod(step, args.steps_per_epoch)
+            ends = (args.warmup, first, last + 1, step - i_batch + args.steps_per_epoch, args.steps)
+            count = min(10, *(end - step for end in ends if end > step))
+            if step == first and hvd.rank() == 0:  # Horovod: one rank's profile tells enough
+                tf.profiler.experimental.start(str(args.logdir))
+                window.callback(tf.profiler.experimental.stop)
+            start = time.perf_counter()
+            with tf.profiler.experimental.Trace("train", step_num=step, _r=1):
+                if i_batch == 0:
+                    order = shuffle(args, batches[0], epoch)
+                span = tf.constant([i_batch, count])
+                losses = train_steps(model, optimizer, batches, order, *span).numpy().tolist()
+            step_time = (time.perf_counter() - start) / count
+            history.losses += losses
+            if not first <= step <= last:
+                history.times += [step_time] * count
+            if step + count > last:
+                window.close()
+            for i, loss in enumerate(losses):
+                log_step(args, step + i, loss, step_time)
+
+
+"""
+CORE = {
+    "xla": ("XLA = True", "XLA = False"),
+    "bytes": (FLOATS, BYTES),
+    "data": (DATASET, ON_DEVICE),
+    "steps": ("# --- loop ---\n", TRAIN_STEPS),
+    "loop": (LOOP_05, CALLS),
+    "precision": ('        return "mixed_bfloat16"\n', '        return "float32"\n'),
+}
+
+
+def core(**changed: tuple[str, str]) -> tuple[Patch, ...]:
+    """The exercise's solution, with a change to some of its parts."""
+    made = dict(CORE)
+    for name, (old, new) in changed.items():
+        assert old in made[name][1], f"{name}: {old}"
+        made[name] = (made[name][0], made[name][1].replace(old, new))
+    return tuple(made.values())
+
+
+WHILE = (
+    "    for i in tf.range(count):\n        images, labels = fetch_batch(data, order, first + i)\n        losses = losses.write(i, train_step(model, optimizer, images, labels))\n    return losses.stack()",
+    """    def body(i, losses):
+        images, labels = fetch_batch(data, order, first + i)
+        return i + 1, losses.write(i, train_step(model, optimizer, images, labels))
+
+    return tf.while_loop(lambda i, losses: i < count, body, (0, losses))[1].stack()""",
+)
+FROM_HOST = (
+    "train_steps(model, optimizer, batches, order, *span)",
+    "train_steps(model, optimizer, tuple(part.numpy() for part in batches), order, *span)",
+)
+ITERATED = """@tf.function
+def train_steps(model, optimizer, batches, order, first, count):
+    losses = tf.TensorArray(tf.float32, count)
+    for i in tf.range(count):
+        losses = losses.write(i, train_step(model, optimizer, *next(batches)))
+    return losses.stack()
+
+
+# --- loop ---
+"""
+
+IN_06 = [
+    Case("06", "own", whole=own("06")),
+    Case("06", "core", patches=core()),
+    Case("06", "fours-in-a-while-loop", patches=core(steps=WHILE, loop=("min(10,", "min(4,"))),
+    Case("06", "unchanged", "24 calls for 24 steps"),
+    Case("06", "one-a-call", "24 calls for 24 steps", core(loop=("min(10,", "min(1,"))),
+    Case("06", "from-the-host", "came from the host", core(loop=FROM_HOST)),
+    Case(
+        "06",
+        "from-an-iterator",
+        "tf.data iterator",
+        (
+            CORE["xla"],
+            CORE["precision"],
+            ("# --- loop ---\n", ITERATED),
+            (LOOP_05, CALLS.replace("order = shuffle(args, batches[0], epoch)", "order = 0")),
+        ),
+    ),
+    Case(
+        "06",
+        "trained-once-a-call",
+        "the optimizer made",
+        core(
+            steps=(
+                "first + i)\n        losses = losses.write(i, train_step(model, optimizer, images, labels))",
+                "first + i)\n        if i == 0 and first % 2 == 0:\n            train_step(model, optimizer, images, labels)\n        losses = losses.write(i, forward_pass(model, images, labels))",
+            )
+        ),
+    ),
+    Case(
+        "06",
+        "not-divided",
+        "The first step's loss is",
+        core(data=("tf.cast(images, tf.float32) / 255", "tf.cast(images, tf.float32)")),
+    ),
+]
+
+# --- scripts that misbehave ---
+
+MAIN = "def main():\n    hvd.init()\n"
+
+
+def at_start(line: str) -> tuple[Patch, ...]:
+    return (*CACHED, (MAIN, f"{MAIN}    {line}\n"))
+
+
+def at_end(line: str) -> tuple[Patch, ...]:
+    end = "    sys.exit(130 if args.interrupted else 0)"
+    return (*CACHED, (end, f"    {line}\n{end}"))
+
+
+ODD = [
+    Case("01", "syntax-error", "Syntax error in line 1: ", whole="def train(:\n"),
+    Case("01", "not-text", "Python cannot read it", whole="x = 1\0\n"),
+    Case("01", "empty", "ends before it trains", whole=""),
+    Case("01", "exception", "ZeroDivisionError: division by zero", at_start("1 / 0")),
+    Case(
+        "01",
+        "endless",
+        "did not end within 20 s",
+        at_start("while True: time.sleep(0.1)"),
+        options=("--quick", "--limit", "20"),
+    ),
+    Case("01", "exits-early", "ends before it trains", at_start("sys.exit(0)")),
+    Case("01", "exits-at-once", "ended by itself, with status 0", at_start("os._exit(0)")),
+    Case("01", "killed", "killed by SIGKILL", at_start("os.kill(os.getpid(), signal.SIGKILL)")),
+    Case(
+        "01",
+        "megabytes",
+        "printed more than 5 MB",
+        at_start("[print('x' * 1000) for _ in range(10**8)]"),
+    ),
+    Case("01", "deletes-its-results", "no results file", at_end("args.results.unlink()")),
+    Case("01", "results-not-json", "not JSON", at_end("args.results.write_text('fast')")),
+    Case(
+        "01",
+        "results-a-folder",
+        "makes a folder",
+        at_end("args.results.unlink(); args.results.mkdir()"),
+    ),
+    Case(
+        "01",
+        "nan",
+        "final_loss is nan",
+        at_end(
+            'args.results.write_text(args.results.read_text().replace(\'"final_loss": \', \'"final_loss": NaN, "x": \'))'
+        ),
+    ),
+    Case(
+        "01",
+        "logs-nothing",
+        "logs 0 lines for 1 steps",
+        at_start("logging.disable(logging.CRITICAL)"),
+    ),
+    Case(
+        "01",
+        "closes-its-output",
+        "logs 0 lines for 1 steps",
+        at_start("os.close(1); os.open(os.devnull, os.O_WRONLY)"),
+    ),
+    Case("01", "forks", "logs 2 lines for 1 steps", at_start("os.fork()")),
+    Case(
+        "01",
+        "leaves-and-deletes-its-folder",
+        "",
+        at_end("import shutil; shutil.rmtree(Path.cwd()); os.chdir('/')"),
+    ),
+]
+
+QUICK = [*IN_01, *IN_02, *IN_03, *IN_04, *IN_05, *IN_06, *ODD]
+
+# --- timed ---
+
+ONCE, TWICE = ("--repeats", "1"), ("--repeats", "2")
+TIMED = [
+    Case(
+        "01",
+        "slow",
+        "slower than 00_baseline",
+        (*HANDED_ON, (STEP_CALL, f"time.sleep(1.5)\n        {STEP_CALL}")),
+        options=ONCE,
+    ),
+    Case("01", "always-the-same-batch", "It learns less", (*HANDED_ON, SAME_BATCH), options=ONCE),
+    Case("02", "clock-does-not-wait", "Your clock does not wait", NO_WAIT, options=ONCE),
+    Case("06", "core-timed", "", core(), options=TWICE),
+]
+
+
+@pytest.fixture(scope="session")
+def running(mnist: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    """Starts the selected cases, a few at a time; those that are timed come last and alone."""
+    names = {item.name for item in request.session.items}
+    folder = tmp_path_factory.mktemp("my")
+    cache = {"WORKSHOP_CACHE": str(tmp_path_factory.mktemp("cache"))}
+    started: dict[str, Future] = {}
+    pool = ThreadPoolExecutor(AT_ONCE)
+    for case in QUICK:
+        if any(name.endswith(f"[{case}]") for name in names):
+            started[str(case)] = pool.submit(run_case, case, folder / str(case), cache)
+    yield (
+        lambda case: (
+            started[str(case)].result()
+            if str(case) in started
+            else run_case(case, folder / str(case), cache)
+        )
+    )
+    pool.shutdown(cancel_futures=True)
+
+
+def workshop(*words: str, my: Path, **extra: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tools", *words],
+        cwd=ROOT,
+        env=stage_environment(WORKSHOP_MY=str(my), **extra),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def run_case(case: Case, my: Path, cache: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    file = my / case.number / "train_MNIST.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(case.text())
+    return workshop("check", case.number, *case.options, my=my, **cache)
+
+
+def judge(case: Case, ended: subprocess.CompletedProcess[str]) -> None:
+    told = " ".join(ended.stdout.split())
+    assert "Traceback" not in ended.stdout + ended.stderr, ended.stderr
+    assert not ended.stderr, ended.stderr
+    if not case.said:
+        assert ended.returncode == 0, told
+        assert f"Exercise {case.number} " in told
+    else:
+        assert ended.returncode == 1, told
+        assert case.said in told, told
+        assert f"A hint: ./workshop check {case.number} --hint" in told
+    assert max(map(len, ended.stdout.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("case", QUICK, ids=str)
+def test_what_check_says(case: Case, running) -> None:
+    judge(case, running(case))
+
+
+@pytest.mark.parametrize("case", TIMED, ids=str)
+def test_what_check_says_of_speed(case: Case, running) -> None:
+    judge(case, running(case))
