@@ -252,6 +252,12 @@ def read_results(path: Path, trained: bool) -> dict:
             raise NotYet(f"Its results say {name}: {value}. That is no number.", leave)
         if not math.isfinite(value):
             raise NotYet(f"Its {name} is {value}.")
+    for name in ("steps_timed", "warmup_steps"):
+        if not isinstance(results[name], int):
+            raise NotYet(f"Its results say {name}: {results[name]}. That is no count.", leave)
+    speed = results["img_per_s"]  # None where a run was too short
+    if speed is not None and not (isinstance(speed, (int, float)) and math.isfinite(speed)):
+        raise NotYet(f"Its results say img_per_s: {speed}. That is no speed.", leave)
     return results
 
 
@@ -383,11 +389,16 @@ def judge_step(mine: Ran, right: Ran, within: Tolerance) -> str:
     )
 
 
+def judge_count(ran: Ran, steps: int) -> None:
+    """A fake trains less; an optimizer that is not Keras's keeps no count to look at."""
+    made = ran.told["iterations"]
+    if made is not None and made != steps:
+        raise NotYet(f"Asked for {steps} steps, the optimizer made {made} updates.")
+
+
 def judge_steps(mine: Ran, right: Ran, least: float) -> None:
     """Several steps: not so exactly, but all of them."""
-    made = mine.told["iterations"]
-    if made is not None and made != STEPS:
-        raise NotYet(f"Asked for {STEPS} steps, the optimizer made {made} updates.")
+    judge_count(mine, STEPS)
     moved, due = updates(mine), updates(right)
     far = math.sqrt(sum(float(np.sum(d**2)) for d in moved.values()))
     far /= math.sqrt(sum(float(np.sum(d**2)) for d in due.values()))
@@ -587,10 +598,8 @@ def time_once(entry: Entry, stage: Stage, folder: Path, steps: int, limit: float
     extra = options(stage, folder, "time", entry.profiles)
     run = plan_run("time", folder, Path(data.DEFAULT_PATH), steps, 0.001, True, extra)
     (ran,) = probe(entry.script, folder, [run], limit)
-    made = ran.told["iterations"]
-    if made is not None and made != steps:
-        raise NotYet(f"Asked for {steps} steps, the optimizer made {made} updates.")
     judge_model(ran)
+    judge_count(ran, steps)
     entry.speeds.append(wall_speed(ran.times))
     entry.claims.append(ran.results["img_per_s"] or 0.0)
     entry.accuracies.append(ran.told["accuracy"])
@@ -631,6 +640,7 @@ def judge_learning(mine: Entry, before: Entry) -> None:
 
 @dataclass
 class Outcome:
+    step: str = "It runs"  # what is being looked at
     passed: bool = False
     status: str = "begun"
     problem: str = ""
@@ -655,13 +665,15 @@ class Screen:
         self.line(self.tick, "green", what, how)
 
     def bad(self, what: str) -> None:
-        self.line(self.cross, "red", what, "")
+        self.line(self.cross, "red", what, "no")
 
     def say(self, text: str, style: str = "") -> None:
         self.console.print(Text(text, style=style))
 
     def line(self, mark: str, style: str, what: str, how: str) -> None:
         grid = Table.grid(padding=(0, 1))
+        for width in (1, 24, None):
+            grid.add_column(width=width)
         grid.add_row(Text(mark, style=style), Text(what, style="bold"), Text(how))
         self.console.print(grid)
 
@@ -672,7 +684,7 @@ def run(stage: Stage, quick: bool, repeats: int, limit: float) -> int:
         told = f"no {shown(file)} yet. Type: ./workshop exercise {stage.number}"
         print(f"workshop: {told}", file=sys.stderr)
         return 1
-    outcome = Outcome()
+    outcome, problem = Outcome(), None
     try:
         data.ensure(say=lambda line: None)
         sha = digest(file)
@@ -681,19 +693,24 @@ def run(stage: Stage, quick: bool, repeats: int, limit: float) -> int:
             copy.parent.mkdir()
             copy.write_bytes(file.read_bytes())
             judge(stage, copy, folder, quick, repeats, limit, screen, outcome)
-    except NotYet as problem:
+    except NotYet as found:
+        problem = found
         outcome.problem = str(problem)
-        screen.bad(str(problem))
-        for detail in filter(None, problem.details):
-            screen.say(f"    {detail}")
+        screen.bad(outcome.step)
     except (CannotCheck, data.DataError) as error:
         print(f"workshop: {error}", file=sys.stderr)
         return 1
+    except Exception as error:  # an attendee's script must not show us up
+        told = f"the check itself failed, {type(error).__name__}: {error}"
+        print(f"workshop: {told}", file=sys.stderr)
+        return 1
     keep(file, sha, outcome)
     screen.say("")
-    if not outcome.passed:
-        first = outcome.problem.rstrip(".").split(": ")[0] if outcome.problem else ""
-        screen.say(f"Not yet: {first}. A hint: ./workshop check {stage.number} --hint", "bold")
+    if problem:
+        screen.say(f"Not yet: {problem}", "bold")
+        for detail in filter(None, problem.details):
+            screen.say(f"    {detail}")
+        screen.say(f"A hint: ./workshop check {stage.number} --hint")
         return 1
     if outcome.status == RIGHT:
         told = f"Exercise {stage.number} is right. Is it faster? ./workshop check {stage.number}"
@@ -739,7 +756,8 @@ def judge(
     with screen.doing("running yours, watched"):
         found = probe(script, place, runs, limit)
         ran = {"step": next(found)}  # the others are judged when it is their turn
-    screen.good("It runs", "a log line a step, and results")
+    screen.good(outcome.step, "a log line a step, and results")
+    outcome.step = "It trains the same model"
     gpu = ran["step"].told["gpu"]
     within = MIXED if stage.number == "05" else TENSOR_FLOAT if gpu else FLOAT32
 
@@ -750,18 +768,30 @@ def judge(
     for later in ("steps", "dropout", "watch"):
         judge_model(ran[later])
     judge_steps(ran["steps"], right["steps"], 0.5 if stage.number == "06" else 0.8)
+    judge_count(ran["watch"], steps)
     judge_dropout(ran["dropout"], ran["steps"], ran["watch"], right["steps"])
     judge_accuracy(ran["dropout"], within, " without dropout")
-    screen.good("It trains the same model", how)
-    how = judge_deed(stage, ran, steps)
-    screen.good("It did the thing", how)
+    screen.good(outcome.step, how)
+    outcome.step = DEEDS[stage.number]
+    screen.good(outcome.step, judge_deed(stage, ran, steps))
     if quick:
         screen.say("  Not timed: --quick.", "dim")
         outcome.passed = True
         outcome.status = RIGHT if stage.number in MUST_BE_FASTER else "passed"
         return
+    outcome.step = "It is faster" if stage.number in MUST_BE_FASTER else "Its clock is right"
     judge_speed(stage, script, folder, repeats, limit, screen, outcome, gpu)
     outcome.passed, outcome.status = True, "passed"
+
+
+DEEDS = {
+    "01": "The data is read once",
+    "02": "The step is a graph",
+    "03": "XLA compiled it",
+    "04": "There is a profile",
+    "05": "It computes in 16 bit",
+    "06": "The host left the loop",
+}
 
 
 def judge_deed(stage: Stage, ran: dict[str, Ran], steps: int) -> str:
@@ -819,9 +849,10 @@ def judge_speed(
     told = {"faster": f"Faster, {times}", "slower": f"Slower, {times}"}
     told = told.get(found, "No clear difference")
     if stage.number not in MUST_BE_FASTER:
-        screen.good("Its clock is right", "the wall clock agrees")
+        screen.good(outcome.step, "the wall clock agrees")
     elif found == "faster":
-        screen.good(told, f"the slowest of yours beats the fastest of {before.name}")
+        best = f"{times} the speed of {before.name}"
+        screen.good(outcome.step, f"{best}; the slowest of yours beats the fastest of those")
     show_speeds((mine, before, own), screen, steps)
     if stage.number in MUST_BE_FASTER:
         if found == "slower":

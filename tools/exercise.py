@@ -121,15 +121,15 @@ def start(stage: Stage, fresh: bool) -> int:
         origin = previous(stage).script.relative_to(ROOT)
         console.print(f"Yours to change: {shown(file)}, a copy of {origin}.", markup=False)
     console.print()
-    for command, what in (
+    commands = (
         (f"cd {shown(file.parent)} && python {file.name} --steps 50", "run it"),
         (f"./workshop check {stage.number} --quick", "is it right?"),
         (f"./workshop check {stage.number}", "is it right, and is it faster?"),
         (f"./workshop check {stage.number} --hint", "a hint, one at a time"),
-    ):
-        line = Text(f"  {command:<52}")
-        line.append(what, style="dim")
-        console.print(line)
+    )
+    width = max(len(command) for command, _ in commands)
+    for command, what in commands:
+        console.print(Text.assemble(f"  {command:<{width}}  ", (what, "dim")))
     return 0
 
 
