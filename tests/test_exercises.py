@@ -6,8 +6,13 @@ at a time; a test waits for its own.
 
 from __future__ import annotations
 
+import difflib
+import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +20,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import stage_environment
-from tools.exercise import find_stage, previous
-from tools.stages import ROOT, STAGES
+from tools import check, watched
+from tools.exercise import find_stage, parts, previous
+from tools.stages import ROOT, STAGES, lines_changed
 
 NUMBERS = [stage.number for stage in STAGES[1:]]
 AT_ONCE = 2
@@ -668,3 +674,246 @@ def test_what_check_says(case: Case, running) -> None:
 @pytest.mark.parametrize("case", TIMED, ids=str)
 def test_what_check_says_of_speed(case: Case, running) -> None:
     judge(case, running(case))
+
+
+# --- ./workshop exercise ---
+
+
+def test_exercise_copies_the_previous_script_with_the_task_on_top(tmp_path: Path) -> None:
+    for stage in STAGES[1:]:
+        ended = workshop("exercise", stage.number.lstrip("0"), my=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+        task, _ = parts(stage)
+        text = (tmp_path / stage.number / "train_MNIST.py").read_text()
+        assert text.endswith(previous(stage).script.read_text())
+        assert text.startswith("# # Exercise " + stage.number)
+        assert all(line in ended.stdout for line in task.splitlines()[1:])
+        assert f"./workshop check {stage.number}" in ended.stdout
+        for line in [*ended.stdout.splitlines(), *text.splitlines()]:
+            assert len(line) <= 100 or str(tmp_path) in line, line
+    assert (tmp_path / "data").is_symlink()
+    assert (tmp_path / "data").resolve() == (ROOT / "data").resolve()
+    assert not (tmp_path / "data").readlink().is_absolute()
+
+
+def test_exercise_runs_where_it_is(mnist: Path, tmp_path: Path) -> None:
+    assert workshop("exercise", "02", my=tmp_path).returncode == 0
+    ended = subprocess.run(
+        [sys.executable, "train_MNIST.py", "--steps", "2"],
+        cwd=tmp_path / "02",
+        env=stage_environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "(0, 1), Loss: " in ended.stdout
+
+
+def test_exercise_never_overwrites(tmp_path: Path) -> None:
+    file = tmp_path / "02" / "train_MNIST.py"
+    for content, options, aside in (
+        ("mine", [], None),
+        ("mine", ["--fresh"], "train_MNIST.1.py"),
+        ("mine too", ["--fresh"], "train_MNIST.2.py"),
+    ):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(content)
+        ended = workshop("exercise", "02_tf_function", *options, my=tmp_path)
+        assert ended.returncode == 0 and "What to change" in ended.stdout
+        if aside is None:
+            assert file.read_text() == content and "was not touched" in ended.stdout
+        else:
+            assert (file.parent / aside).read_text() == content and aside in ended.stdout
+            assert "Exercise 02" in file.read_text()
+    assert (file.parent / "train_MNIST.1.py").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["exercise", "00"], "00 has no exercise"),
+        (["exercise", "7"], "no stage 07"),
+        (["exercise", "fast"], "no stage fast"),
+        (["check", "0"], "00 has no exercise"),
+        (["check", "03"], "Type: ./workshop exercise 03"),
+        (["check", "--hint"], "--hint needs the number"),
+        (["check", "02", "--repeats", "0"], "0 is less than 1"),
+    ],
+)
+def test_bad_words_get_one_line(words: list[str], said: str, tmp_path: Path) -> None:
+    ended = workshop(*words, my=tmp_path)
+    assert ended.returncode in (1, 2)
+    assert said in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr and not ended.stdout
+    assert not list(tmp_path.iterdir())
+
+
+# --- the tasks ---
+
+
+def names_in(text: str) -> list[str]:
+    """What stands in backticks, without arguments."""
+    return [name.split("(")[0].lstrip("@") for name in re.findall(r"`([^`]+)`", text)]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_what_a_task_names_is_there(number: str) -> None:
+    import keras
+    import tensorflow as tf
+
+    stage = find_stage(number)
+    before, after = previous(stage).script.read_text(), stage.script.read_text()
+    task, hints = parts(stage)
+    assert len(hints) >= 3 and "{" not in task
+    assert len(names_in(task)) >= 2
+    for where, text in ((before, task), (before + after, " ".join(hints))):
+        for name in names_in(text):
+            first, *rest = name.split(".")
+            if first in ("tf", "keras"):
+                found: object = {"tf": tf, "keras": keras}[first]
+                for part in rest:
+                    found = getattr(found, part)
+            else:
+                assert re.search(rf"(?<!\w){re.escape(name)}(?!\w)", where), name
+
+
+def test_a_task_says_how_many_lines() -> None:
+    for stage in STAGES[1:]:
+        count = lines_changed(stage) if stage.number != "06" else 40
+        said = re.search(r"about (\d+) new lines", parts(stage)[0])
+        assert said and abs(int(said[1]) - count) <= 2, stage.folder
+    core_case = next(case for case in IN_06 if case.name == "core")
+    old = previous(find_stage("06")).script.read_text().splitlines()
+    made = difflib.ndiff(old, core_case.text().splitlines())
+    assert 35 <= sum(line.startswith("+ ") for line in made) <= 45
+
+
+def test_hints_come_one_at_a_time(tmp_path: Path) -> None:
+    _, hints = parts(find_stage("03"))
+    for i, hint in enumerate(hints):
+        ended = workshop("check", "03", "--hint", my=tmp_path)
+        assert ended.returncode == 0
+        assert f"Hint {i + 1} of {len(hints)}" in ended.stdout
+        assert [h for h in hints if h.splitlines()[0] in ended.stdout] == [hint]
+    ended = workshop("check", "03", "--hint", my=tmp_path)
+    assert "no more hints" in ended.stdout
+    assert all(hint.splitlines()[0] in ended.stdout for hint in hints)
+
+
+# --- the score card ---
+
+
+def test_the_score_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKSHOP_MY", str(tmp_path))
+    told = {"yours": 600.0, "before": 200.0, "ours": 500.0}
+    for number, passed, status, change in (
+        ("01", True, "passed", False),
+        ("02", True, "passed", True),
+        ("03", False, "", False),
+        ("04", True, check.RIGHT, False),
+        ("05", None, "", False),
+    ):
+        file = tmp_path / number / "train_MNIST.py"
+        file.parent.mkdir()
+        file.write_text("pass\n")
+        if passed is not None:
+            outcome = check.Outcome(passed=passed, status=status, speeds=told if passed else {})
+            check.keep(file, check.digest(file), outcome)
+        if change:
+            file.write_text("pass  # changed\n")
+    (tmp_path / "05" / "check.json").write_text("no JSON")
+    ended = workshop("check", my=tmp_path)
+    assert ended.returncode == 0 and not ended.stderr
+    rows = {line.split()[0]: line for line in ended.stdout.splitlines() if line.strip()}
+    for number, said in (
+        ("01", "passed"),
+        ("02", "changed since it passed"),
+        ("03", "begun"),
+        ("04", check.RIGHT),
+        ("05", "begun"),
+        ("06", "not begun"),
+    ):
+        assert said in rows[number], rows[number]
+    assert all(word in rows["01"] for word in ("600", "3.00x", "1.20x"))
+    assert "1 of 6 passed. Next: ./workshop check 02" in ended.stdout
+    assert max(map(len, ended.stdout.splitlines())) <= 100
+
+
+def test_a_quick_check_forgets_no_speed(tmp_path: Path) -> None:
+    file = tmp_path / "train_MNIST.py"
+    file.write_text("pass\n")
+    sha = check.digest(file)
+    check.keep(file, sha, check.Outcome(passed=True, status="passed", speeds={"yours": 5.0}))
+    check.keep(file, sha, check.Outcome(passed=True, status=check.RIGHT))
+    kept = check.read_kept(file)
+    assert kept["status"] == "passed" and kept["speeds"] == {"yours": 5.0}
+
+
+# --- the clock ---
+
+
+def test_the_wall_clock_reads_steps_and_bursts() -> None:
+    steady = [0.1 * i for i in range(40)]
+    assert check.wall_speed(steady) == pytest.approx(640)
+    bursts = [1.0 * (i // 10) + 0.0001 * (i % 10) for i in range(40)]  # ten steps a call
+    assert check.wall_speed(bursts) == pytest.approx(640, rel=0.01)
+    long = [1.0 * (i // 15) for i in range(45)]  # a call goes past the warm-up
+    assert check.wall_speed(long) == pytest.approx(64 * 15)
+
+
+def test_a_verdict_only_where_it_is_clear() -> None:
+    def entry(*speeds: float) -> check.Entry:
+        return check.Entry("x", Path("x"), False, speeds=list(speeds))
+
+    assert check.verdict(entry(3, 4), entry(1, 2)) == "faster"
+    assert check.verdict(entry(1, 2), entry(3, 4)) == "slower"
+    assert check.verdict(entry(1, 4), entry(2, 3)) == "unclear"
+
+
+# --- processes ---
+
+
+def python(code: str, tmp_path: Path, seconds: float = 20) -> watched.Ended:
+    return watched.run([sys.executable, "-c", code], tmp_path, dict(os.environ), seconds)
+
+
+def test_a_watched_program_cannot_hang_us(tmp_path: Path) -> None:
+    began = time.monotonic()
+    assert python("import time; time.sleep(60)", tmp_path, 1).timed_out
+    closed = "import os, time; os.close(1); os.close(2); time.sleep(60)"
+    assert python(closed, tmp_path, 1).timed_out
+    left = "import subprocess; print('hi'); subprocess.Popen(['sleep', '60'])"
+    ended = python(left, tmp_path)
+    assert ended.status == 0 and ended.lines[0][1] == "hi"
+    assert python("while True: print('x' * 10000)", tmp_path).flooded
+    assert python("while True: print('x' * 10000, end='')", tmp_path).flooded
+    assert time.monotonic() - began < 20
+
+
+def test_ctrl_c_ends_the_script_too(mnist: Path, tmp_path: Path) -> None:
+    case = next(case for case in ODD if case.name == "endless")
+    file = tmp_path / "my" / case.number / "train_MNIST.py"
+    file.parent.mkdir(parents=True)
+    started = tmp_path / "started"
+    file.write_text(
+        case.text().replace("while True:", f"Path('{started}').touch()\n    while True:")
+    )
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tools", "check", "01", "--quick"],
+        cwd=ROOT,
+        env=stage_environment(WORKSHOP_MY=str(tmp_path / "my"), TMPDIR=str(scratch)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    limit = time.monotonic() + 120
+    while not started.exists() and time.monotonic() < limit:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130 and errors.strip() == "workshop: interrupted"
+    assert not list(scratch.iterdir())
+    running = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
+    assert not any(str(scratch).encode() in words for words in running)

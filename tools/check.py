@@ -156,14 +156,22 @@ def plan_run(
 
 
 def probe(script: Path, folder: Path, runs: list[dict], limit: float) -> Iterator[Ran]:
-    """Each run's outcome; NotYet for one that did not do what every script does."""
+    """Each run's outcome as soon as it is there; NotYet for one that did not do what all do."""
     (folder / "cwd").mkdir(parents=True)  # what the script drops is dropped there
     mark = f"##{secrets.token_hex(8)}"
     plan = folder / "plan.json"
     plan.write_text(json.dumps({"script": str(script), "mark": mark, "runs": runs}))
     command = [sys.executable, "-m", "tools.probe", str(plan)]
-    ended = watched.run(command, folder / "cwd", environment(), limit)
-    for run in runs:
+    left = list(runs)
+    with contextlib.closing(watched.follow(command, folder / "cwd", environment(), limit)) as story:
+        for ended in story:
+            if not left:
+                return  # whatever the script left running ends with this
+            name = left[0]["name"]
+            through = any(text == f"{mark} end of {name}" for _, text in ended.lines)
+            if through and (folder / f"{name}.json").exists():
+                yield read_run(left.pop(0), folder, ended, mark, limit)
+    for run in left:
         yield read_run(run, folder, ended, mark, limit)
 
 
@@ -418,7 +426,7 @@ def judge_accuracy(ran: Ran, within: Tolerance, why: str) -> None:
         )
 
 
-def judge_dropout(alive: Ran, off: Ran, watched_run: Ran, right: Ran) -> None:
+def judge_dropout(alive: Ran, off: Ran, right: Ran) -> None:
     rates, wanted = alive.told["rates"], right.told["rates"]
     if rates and rates != wanted:
         told = [" and ".join(f"{rate:g}" for rate in some) for some in (rates, wanted)]
@@ -429,7 +437,10 @@ def judge_dropout(alive: Ran, off: Ran, watched_run: Ran, right: Ran) -> None:
             "Dropout is lost: training goes the same way with it as without it.",
             "The model must be called with training=True in the training step.",
         )
-    if len(set(watched_run.losses)) == 1:
+
+
+def judge_draws(ran: Ran) -> None:
+    if len(set(ran.losses)) == 1:
         raise NotYet(
             "Dropout drops the same values at every step: on one batch, with a learning rate of "
             "almost 0, all losses are the same."
@@ -753,27 +764,32 @@ def judge(
             ("watch", "same", steps, 1e-9, True),
         )
     ]
-    with screen.doing("running yours, watched"):
-        found = probe(script, place, runs, limit)
-        ran = {"step": next(found)}  # the others are judged when it is their turn
-    screen.good(outcome.step, "a log line a step, and results")
-    outcome.step = "It trains the same model"
-    gpu = ran["step"].told["gpu"]
-    within = MIXED if stage.number == "05" else TENSOR_FLOAT if gpu else FLOAT32
-
-    judge_model(ran["step"])
-    how = judge_step(ran["step"], right["step"], within)
-    judge_accuracy(ran["step"], within, "")
-    ran |= zip(("steps", "dropout", "watch"), found)
-    for later in ("steps", "dropout", "watch"):
-        judge_model(ran[later])
-    judge_steps(ran["steps"], right["steps"], 0.5 if stage.number == "06" else 0.8)
-    judge_count(ran["watch"], steps)
-    judge_dropout(ran["dropout"], ran["steps"], ran["watch"], right["steps"])
-    judge_accuracy(ran["dropout"], within, " without dropout")
-    screen.good(outcome.step, how)
+    with (
+        screen.doing("running yours, watched"),
+        contextlib.closing(probe(script, place, runs, limit)) as found,
+    ):
+        one = next(found)
+        screen.good(outcome.step, "a log line a step, and results")
+        outcome.step = "It trains the same model"
+        gpu = one.told["gpu"]
+        within = MIXED if stage.number == "05" else TENSOR_FLOAT if gpu else FLOAT32
+        judge_model(one)
+        how = judge_step(one, right["step"], within)
+        judge_accuracy(one, within, "")
+        off = next(found)
+        judge_model(off)
+        judge_steps(off, right["steps"], 0.5 if stage.number == "06" else 0.8)
+        alive = next(found)
+        judge_model(alive)
+        judge_dropout(alive, off, right["steps"])
+        judge_accuracy(alive, within, " without dropout")
+        watch = next(found)
+        judge_model(watch)
+        judge_count(watch, steps)
+        judge_draws(watch)
+        screen.good(outcome.step, how)
     outcome.step = DEEDS[stage.number]
-    screen.good(outcome.step, judge_deed(stage, ran, steps))
+    screen.good(outcome.step, judge_deed(stage, watch, one, steps))
     if quick:
         screen.say("  Not timed: --quick.", "dim")
         outcome.passed = True
@@ -794,19 +810,19 @@ DEEDS = {
 }
 
 
-def judge_deed(stage: Stage, ran: dict[str, Ran], steps: int) -> str:
+def judge_deed(stage: Stage, watch: Ran, one: Ran, steps: int) -> str:
     """This exercise's idea, and the ideas before it; the words are about this one."""
-    told = {"01": judge_reads(ran["watch"], ran["step"], steps)}
+    told = {"01": judge_reads(watch, one, steps)}
     if stage.number >= "02":
-        told["02"] = judge_graph(ran["watch"], steps)
+        told["02"] = judge_graph(watch, steps)
     if "03" <= stage.number <= "05":
-        told["03"] = judge_xla(ran["watch"])
+        told["03"] = judge_xla(watch)
     if "04" <= stage.number <= "05":
-        told["04"] = judge_profile(ran["watch"], steps)
+        told["04"] = judge_profile(watch, steps)
     if stage.number == "05":
-        told["05"] = judge_precision(ran["watch"])
+        told["05"] = judge_precision(watch)
     if stage.number == "06":
-        told["06"] = judge_loop(ran["watch"], steps)
+        told["06"] = judge_loop(watch, steps)
     return told[stage.number]
 
 
@@ -931,7 +947,7 @@ def state(stage: Stage) -> tuple[str, dict]:
 def score_card() -> int:
     screen = Screen()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Your exercises", title_justify="left")
-    names = ("exercise", "the one change", "state", "img/s", "x before", "x ours")
+    names = ("", "exercise", "state", "img/s", "x before", "x ours")
     for name in names:
         table.add_column(name, justify="right" if name in names[3:] else "left")
     passed, following_command = 0, ""
@@ -941,7 +957,7 @@ def score_card() -> int:
         speeds = kept.get("speeds") or {}
         mine = speeds.get("yours")
         table.add_row(
-            stage.folder,
+            stage.number,
             stage.change,
             Text(status, style=styles.get(status, "dim" if status == "not begun" else "")),
             number(mine),

@@ -332,7 +332,8 @@ def clean_up() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     logging.getLogger().handlers.clear()
-    os.dup2(OUTPUT, 1)
+    with contextlib.suppress(OSError):
+        os.dup2(OUTPUT, 1)
     if sys.stdout.closed:
         sys.stdout = open(1, "w", closefd=False)
 
@@ -396,6 +397,11 @@ def look(run: dict, folder: Path) -> dict:
     return told
 
 
+def say(line: str) -> None:
+    with contextlib.suppress(OSError):  # a script may have closed every file there was
+        os.write(OUTPUT, f"\n{line}\n".encode())
+
+
 def main(plan_path: str) -> None:
     global seen
     plan, folder, pid = json.loads(Path(plan_path).read_text()), Path(plan_path).parent, os.getpid()
@@ -410,11 +416,11 @@ def main(plan_path: str) -> None:
         watch_markers()
     for run in plan["runs"]:
         seen = Seen(run["data"], run["dropout"])
-        os.write(OUTPUT, f"\n{plan['mark']} {run['name']}\n".encode())
+        say(f"{plan['mark']} {run['name']}")
         told = execute(plan["script"], run["argv"])
         if os.getpid() != pid:  # a child that the script forked, and that came this far too
             os._exit(0)
-        os.write(OUTPUT, f"\n{plan['mark']}\n".encode())
+        say(f"{plan['mark']} end of {run['name']}")
         clean_up()
         cwd.mkdir(parents=True, exist_ok=True)  # the script may have left it, or removed it
         os.chdir(cwd)

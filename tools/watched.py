@@ -8,6 +8,7 @@ import selectors
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +27,13 @@ class Ended:
 
 
 def run(command: list[str], cwd: Path, env: dict[str, str], seconds: float) -> Ended:
-    """Ended by itself, by the time limit or by its flood of output; never left alone."""
+    """Ended by itself, by the time limit or by its flood of output."""
+    *_, ended = follow(command, cwd, env, seconds)
+    return ended
+
+
+def follow(command: list[str], cwd: Path, env: dict[str, str], seconds: float) -> Iterator[Ended]:
+    """What is known so far, again and again; who stops to listen ends the program."""
     process = subprocess.Popen(
         command,
         cwd=cwd,
@@ -63,6 +70,7 @@ def run(command: list[str], cwd: Path, env: dict[str, str], seconds: float) -> E
                     text[pipe] += piece  # type: ignore[index]
                     if pipe is process.stdout:
                         take_lines(text[pipe], ended.lines, now)
+                yield ended
                 # A child of its own may hold the pipes open: what is in them now is all.
                 if over and not events:
                     break
@@ -79,7 +87,7 @@ def run(command: list[str], cwd: Path, env: dict[str, str], seconds: float) -> E
         process.stderr.close()
     take_lines(text[process.stdout] + b"\n", ended.lines, time.monotonic())
     ended.errors = text[process.stderr].decode(errors="replace")
-    return ended
+    yield ended
 
 
 def take_lines(buffer: bytearray, lines: list[tuple[float, str]], now: float) -> None:
