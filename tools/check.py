@@ -469,14 +469,13 @@ def judge_graph(ran: Ran, steps: int) -> str:
         )
     whole = [graph for graph in found if graph["backward"] and graph["updates"] >= len(SHAPES)]
     if not whole:
-        if any(graph["backward"] for graph in found):
+        if any(graph["forward"] and graph["backward"] for graph in found):
             raise NotYet(
                 "The graph holds the gradients, but not the update of the weights: that is still "
                 "done one operation at a time."
             )
         raise NotYet(
-            "The graph holds the forward pass only: gradients and updates are still computed one "
-            "operation at a time."
+            "The graph holds the forward pass only: gradients and updates are still outside of it."
         )
     traced = collections.Counter(graph["name"] for graph in whole)
     name, times = traced.most_common(1)[0]
