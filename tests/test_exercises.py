@@ -686,7 +686,7 @@ def test_exercise_copies_the_previous_script_with_the_task_on_top(tmp_path: Path
         task, _ = parts(stage)
         text = (tmp_path / stage.number / "train_MNIST.py").read_text()
         assert text.endswith(previous(stage).script.read_text())
-        assert text.startswith("# # Exercise " + stage.number)
+        assert text.startswith(f"# Exercise {stage.number}")
         assert all(line in ended.stdout for line in task.splitlines()[1:])
         assert f"./workshop check {stage.number}" in ended.stdout
         for line in [*ended.stdout.splitlines(), *text.splitlines()]:

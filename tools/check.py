@@ -875,7 +875,7 @@ def judge_speed(
         if found == "unclear":
             raise NotYet(
                 "No clear difference in speed: the repeats overlap.",
-                f"On a busy machine more help: ./workshop check {stage.number} --repeats 7",
+                f"On a busy machine more of them help: ./workshop check {stage.number} --repeats 7",
             )
     else:
         screen.say(f"  {told}. This exercise is judged on having done it, not on the speed.")

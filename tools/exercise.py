@@ -65,7 +65,8 @@ def parts(stage: Stage) -> tuple[str, list[str]]:
 
 
 def as_comment(task: str) -> str:
-    return "".join(f"# {line}".rstrip() + "\n" for line in task.splitlines())
+    title = task.removeprefix("# ")
+    return "".join(f"# {line}".rstrip() + "\n" for line in title.splitlines())
 
 
 def show(text: str, console: Console) -> None:
@@ -122,7 +123,7 @@ def start(stage: Stage, fresh: bool) -> int:
         console.print(f"Yours to change: {shown(file)}, a copy of {origin}.", markup=False)
     console.print()
     commands = (
-        (f"cd {shown(file.parent)} && python {file.name} --steps 50", "run it"),
+        (f"(cd {shown(file.parent)} && python {file.name} --steps 50)", "run it"),
         (f"./workshop check {stage.number} --quick", "is it right?"),
         (f"./workshop check {stage.number}", "is it right, and is it faster?"),
         (f"./workshop check {stage.number} --hint", "a hint, one at a time"),
