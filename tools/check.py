@@ -202,7 +202,7 @@ def read_run(run: dict, folder: Path, ended: watched.Ended, mark: str, limit: fl
 
 
 LOG_LINE = re.compile(
-    r"INFO - \(\d+, \d+\), Loss: (?P<loss>\S+), step_time: \S+, throughput: \S+ img/s"
+    r"INFO - \(\d+, \d+\), Loss: (?P<loss>\d+\.\d+), step_time: \S+, throughput: \S+ img/s"
 )
 
 
@@ -699,10 +699,11 @@ def run(stage: Stage, quick: bool, repeats: int, limit: float) -> int:
         data.ensure(say=lambda line: None)
         sha = digest(file)
         with scratch() as folder:
-            copy = folder / stage.number / file.name  # what is judged is what was there at first
-            copy.parent.mkdir()
-            copy.write_bytes(file.read_bytes())
-            judge(stage, copy, folder, quick, repeats, limit, screen, outcome)
+            copies = folder / stage.number  # what is judged is what was there at first
+            copies.mkdir()
+            for source in [*file.parent.glob("*.py"), file]:
+                shutil.copyfile(source, copies / source.name)
+            judge(stage, copies / file.name, folder, quick, repeats, limit, screen, outcome)
     except NotYet as found:
         problem = found
         outcome.problem = str(problem)
