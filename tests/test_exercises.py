@@ -622,13 +622,12 @@ def running(mnist: Path, request: pytest.FixtureRequest, tmp_path_factory: pytes
     for case in (*QUICK, *TIMED):
         if any(name.endswith(f"[{case}]") for name in names):
             started[str(case)] = pool.submit(run_case, case, folder / str(case), cache)
-    yield (
-        lambda case: (
-            started[str(case)].result()
-            if str(case) in started
-            else run_case(case, folder / str(case), cache)
-        )
-    )
+
+    def ended(case: Case) -> subprocess.CompletedProcess[str]:
+        waiting = started.get(str(case))
+        return waiting.result() if waiting else run_case(case, folder / str(case), cache)
+
+    yield ended
     pool.shutdown(cancel_futures=True)
 
 
