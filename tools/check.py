@@ -899,9 +899,8 @@ def show_speeds(entries: tuple[Entry, ...], screen: Screen, steps: int) -> None:
         )
     screen.console.print(table)
     count = len(entries[0].speeds)
-    screen.say(
-        f"  By the wall clock, batch {BATCH}, {steps} steps, {count} time(s) in turns.", "dim"
-    )
+    times = f"{count} times in turns" if count > 1 else "once each"
+    screen.say(f"  By the wall clock, batch {BATCH}, {steps} steps, {times}.", "dim")
 
 
 # --- what is kept, and the score card ---
