@@ -278,6 +278,8 @@ def check_source(file: Path) -> None:
         compile(file.read_bytes(), str(file), "exec")
     except SyntaxError as error:
         line = (error.text or "").strip()
+        if error.lineno is None:
+            raise NotYet(f"Python cannot read it: {error.msg}") from None
         raise NotYet(f"Syntax error in line {error.lineno}: {error.msg}", line) from None
     except (ValueError, RecursionError, MemoryError, OverflowError) as error:
         raise NotYet(f"Python cannot read it: {error}") from None
