@@ -505,9 +505,10 @@ IN_06 = [
         core(
             steps=(
                 "        losses = losses.write(i, train_step(model, optimizer, images, labels))",
-                """        if i == 0:
+                """        loss = forward_pass(model, images, labels)
+        if i == 0:
             train_step(model, optimizer, images, labels)
-        losses = losses.write(i, forward_pass(model, images, labels))""",
+        losses = losses.write(i, loss)""",
             )
         ),
     ),
