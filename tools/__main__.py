@@ -124,15 +124,62 @@ def doctor(argv: list[str]) -> int:
     return module.run(args.json)
 
 
+def exercise(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="./workshop exercise",
+        description="Make a stage's change yourself: its task, and the script before it to change.",
+    )
+    parser.add_argument("stage", metavar="NN", help="01 to 06")
+    parser.add_argument("--fresh", action="store_true", help="move your file aside, start anew")
+    args = parser.parse_args(argv)
+    from tools import exercise as module
+
+    return module.start(module.find_stage(args.stage), args.fresh)
+
+
+def check(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="./workshop check",
+        description="Is your exercise right, and is it faster? Without NN: the score card.",
+    )
+    parser.add_argument("stage", nargs="?", metavar="NN", help="01 to 06")
+    parser.add_argument("--quick", action="store_true", help="do not time it")
+    parser.add_argument("--repeats", type=at_least_one, default=3, help="of the timing; default 3")
+    parser.add_argument("--hint", action="store_true", help="show the next hint, check nothing")
+    limit = {"type": at_least_one, "default": 300, "metavar": "SECONDS"}
+    parser.add_argument("--limit", **limit, help="for a process of your script; default 300")
+    args = parser.parse_args(argv)
+    if args.stage is None:
+        if args.hint:
+            parser.error("--hint needs the number of an exercise")
+        from tools import check as module
+
+        return module.score_card()
+    from tools import exercise as exercises
+
+    stage = exercises.find_stage(args.stage)
+    if args.hint:
+        return exercises.hint(stage)
+    from tools import check as module
+
+    return module.run(stage, args.quick, args.repeats, args.limit)
+
+
 def main() -> int:
-    known = {"run": run, "bench": bench, "results": results, "scale": scale, "report": report}
+    known = {"exercise": exercise, "check": check}
+    known |= {"run": run, "bench": bench, "results": results, "scale": scale, "report": report}
     command = (known | {"doctor": doctor, "test": test, "data": data})[sys.argv[1]]
+    from tools.logged_run import Problem
+
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl+C: no stage is left alone
     try:
         return command(sys.argv[2:])
     except UnknownStage as error:
         print(f"workshop: {error}", file=sys.stderr)
         return 2
+    except Problem as problem:
+        print(f"workshop: {problem}", file=sys.stderr)
+        return 1
     except OSError as error:  # a folder that cannot be written, say
         print(f"workshop: {error}", file=sys.stderr)
         return 1

@@ -2,6 +2,8 @@
 
 COMMANDS = (
     ("run", "train every stage in turn and show the ladder: a table and a chart"),
+    ("exercise", "make a stage's change yourself: its task, and the script before it"),
+    ("check", "is your exercise right, and is it faster? Alone: the score card"),
     ("bench", "06 against Keras's model.fit, on the same CNN, in turns"),
     ("results", "show the last run; --keep and --write put it into the READMEs"),
     ("scale", "train one stage on 1, 2, ... ranks and show how it scales"),
@@ -17,6 +19,6 @@ NAMES = tuple(name for name, _ in COMMANDS)
 def usage():
     """The text of `./workshop --help`."""
     lines = ["usage: ./workshop COMMAND [options]", ""]
-    lines += ["  " + name.ljust(8) + what for name, what in COMMANDS]
+    lines += ["  " + name.ljust(10) + what for name, what in COMMANDS]
     lines += ["", "./workshop COMMAND --help says more about one of them."]
     return "\n".join(lines)

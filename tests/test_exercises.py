@@ -1,0 +1,917 @@
+"""Exercises and their check: right solutions pass, however written; wrong, slow and fake ones fail.
+
+Each is a small patch of the previous stage's real file. They run as an attendee would run them, two
+at a time; a test waits for its own.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import stage_environment
+from tools import check, watched
+from tools.exercise import find_stage, parts, previous
+from tools.stages import ROOT, STAGES, lines_changed
+
+NUMBERS = [stage.number for stage in STAGES[1:]]
+AT_ONCE = 2
+Patch = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A solution, as patches of the previous script or as text; and what check says to it."""
+
+    number: str
+    name: str
+    said: str = ""  # nothing: it passes
+    patches: tuple[Patch, ...] = ()
+    whole: str | None = None
+    options: tuple[str, ...] = ("--quick",)
+
+    def __str__(self) -> str:
+        return f"{self.number}-{self.name}"
+
+    def text(self) -> str:
+        if self.whole is not None:
+            return self.whole
+        text = previous(find_stage(self.number)).script.read_text()
+        for old, new in self.patches:
+            assert text.count(old) == 1, f"{self}: {text.count(old)} times: {old}"
+            text = text.replace(old, new)
+        return text
+
+
+def own(number: str) -> str:
+    return find_stage(number).script.read_text()
+
+
+# --- pieces of the stages that patches replace ---
+
+STEP_CALL = "loss = float(train_step(model, optimizer, images, labels))"
+LOOP = "    for step in range(args.steps):\n"
+APPLY = "    optimizer.apply_gradients(zip(gradients, model.trainable_variables))\n"
+IMPORT = "import argparse\n"
+TRY = "    try:\n        train_loop("
+ADAM = "keras.optimizers.Adam(args.lr * hvd.size())"
+PROFILED_STEP = "@profile\ndef train_step("
+TIMES = "        history.times.append(step_time)\n"
+LOGDIR = """    parser.add_argument("--logdir", type=Path, default="logs")
+    parser.add_argument("--profile-steps", type=int, nargs=2, default=[10, 20])
+    parser.add_argument("--results","""
+
+# --- 01 ---
+
+HANDED_ON = (
+    ("def fetch_batch(args, epoch, i_batch):", "def fetch_batch(args, arrays, epoch, i_batch):"),
+    (
+        "    x_train, _, y_train, _ = get_dataset(args.data)\n    # H",
+        "    x_train, y_train = arrays\n    # H",
+    ),
+    ("= fetch_batch(args, epoch, i_batch)", "= fetch_batch(args, args.arrays, epoch, i_batch)"),
+    (TRY, f"    args.arrays = x_train, y_train\n{TRY}"),
+)
+CACHED = (
+    (IMPORT, f"import functools\n{IMPORT}"),
+    ("def get_dataset(", "@functools.lru_cache(maxsize=None)\ndef get_dataset("),
+)
+ZIP_KEPT_OPEN = (
+    (IMPORT, f"import functools\n{IMPORT}"),
+    ("def get_dataset(", "open_file = functools.lru_cache(np.load)\n\n\ndef get_dataset("),
+    (
+        "        with np.load(path) as file:\n            x_train,",
+        "        with contextlib.nullcontext(open_file(path)) as file:\n            x_train,",
+    ),
+    ("import json\n", "import contextlib\nimport json\n"),
+)
+SAME_BATCH = (
+    "order[i_batch * args.batch_size : (i_batch + 1) * args.batch_size]",
+    "np.arange(args.batch_size)",
+)
+
+IN_01 = [
+    Case("01", "own", whole=own("01")),
+    Case("01", "arrays-handed-on", patches=HANDED_ON),
+    Case("01", "cached", patches=CACHED),
+    Case("01", "unchanged", "opened 14 times"),
+    Case("01", "zip-kept-open", "arrays were read", ZIP_KEPT_OPEN),
+    Case(
+        "01",
+        "loss-summed",
+        "The first step's loss is",
+        (*CACHED, ("tf.reduce_mean(losses)", "tf.reduce_sum(losses)")),
+    ),
+    Case("01", "updated-twice", "2.00x as far", (*CACHED, (APPLY, APPLY + APPLY))),
+    Case(
+        "01", "rate-halved", "0.50x as far", (*CACHED, (ADAM, "keras.optimizers.Adam(args.lr / 2)"))
+    ),
+    Case(
+        "01",
+        "evaluation-faked",
+        "reports a test accuracy of 99.0 %",
+        (*CACHED, ("return right / len(x_test)", "return 0.99")),
+    ),
+    Case("01", "only-logs", "did not move", (*CACHED, (APPLY, ""))),
+]
+
+# --- 02 ---
+
+GRAPH = (PROFILED_STEP, "@tf.function\ndef train_step(")
+CLOSURE = (
+    (
+        LOOP,
+        """    @tf.function
+    def one_step(images, labels):
+        return train_step(model, optimizer, images, labels)
+
+"""
+        + LOOP,
+    ),
+    (STEP_CALL, "loss = float(one_step(images, labels))"),
+    (PROFILED_STEP, "def train_step("),
+    ("@profile\ndef compute_gradients", "def compute_gradients"),
+    ("@profile\ndef forward_pass", "def forward_pass"),
+)
+NO_WAIT = (
+    GRAPH,
+    (
+        STEP_CALL
+        + "  # float() waits for the device\n        step_time = time.perf_counter() - start\n",
+        "loss = train_step(model, optimizer, images, labels)\n"
+        "        step_time = time.perf_counter() - start\n        loss = float(loss)\n",
+    ),
+    (
+        "    hvd.init()\n    args",
+        "    hvd.init()\n    tf.config.experimental.set_synchronous_execution(False)\n    args",
+    ),
+)
+
+IN_02 = [
+    Case("02", "own", whole=own("02")),
+    Case(
+        "02",
+        "made-in-the-loop",
+        patches=(
+            (LOOP, "    compiled = tf.function(train_step)\n" + LOOP),
+            (STEP_CALL, STEP_CALL.replace("train_step", "compiled")),
+        ),
+    ),
+    Case("02", "closure", patches=CLOSURE),
+    Case(
+        "02", "in-a-comment", "No graph ran", ((PROFILED_STEP, "# @tf.function\ndef train_step("),)
+    ),
+    Case(
+        "02",
+        "unused",
+        "No graph ran",
+        ((PROFILED_STEP, "@tf.function\ndef never(x):\n    return x\n\n\ndef train_step("),),
+    ),
+    Case(
+        "02",
+        "forward-only",
+        "forward pass only",
+        (("@profile\ndef forward_pass", "@tf.function\ndef forward_pass"),),
+    ),
+    Case(
+        "02",
+        "without-update",
+        "not the update",
+        (("@profile\ndef compute_gradients", "@tf.function\ndef compute_gradients"),),
+    ),
+    Case(
+        "02",
+        "python-number",
+        "traced 12 times",
+        (
+            GRAPH,
+            (
+                "def train_step(model, optimizer, images, labels)",
+                "def train_step(model, optimizer, images, labels, step)",
+            ),
+            (STEP_CALL, STEP_CALL.replace("labels", "labels, step")),
+        ),
+    ),
+    Case(
+        "02",
+        "made-anew",
+        "traced 12 times",
+        ((STEP_CALL, "loss = float(tf.function(train_step)(model, optimizer, images, labels))"),),
+    ),
+    Case(
+        "02",
+        "no-dropout",
+        "Dropout is lost",
+        (GRAPH, ("model(images, training=True)", "model(images, training=False)")),
+    ),
+    Case(
+        "02",
+        "weaker-dropout",
+        "dropout rates are 0.1 and 0.25",
+        (GRAPH, ("Dropout(0.5)", "Dropout(0.1)")),
+    ),
+    Case(
+        "02",
+        "evaluated-with-dropout",
+        "without dropout",
+        (GRAPH, ("training=False)\n        right", "training=True)\n        right")),
+    ),
+    Case(
+        "02",
+        "half-the-steps",
+        "the optimizer made 3 updates",
+        (
+            GRAPH,
+            (
+                STEP_CALL,
+                "loss = loss if step % 2 else float(train_step(model, optimizer, images, labels))",
+            ),
+        ),
+    ),
+]
+
+# --- 03 ---
+
+IN_03 = [
+    Case("03", "own", whole=own("03")),
+    Case(
+        "03",
+        "closure",
+        patches=(
+            (
+                "    loss, gradients = compute_gradients(model, images, labels)",
+                """    @tf.function(jit_compile=True)
+    def forward_and_backward(images, labels):
+        return compute_gradients(model, images, labels)
+
+    loss, gradients = forward_and_backward(images, labels)""",
+            ),
+        ),
+    ),
+    Case(
+        "03",
+        "whole-step",
+        patches=(
+            ("@tf.function\ndef train_step", "@tf.function(jit_compile=True)\ndef train_step"),
+        ),
+    ),
+    Case("03", "only-claimed", "compiled by XLA", (("XLA = False", "XLA = True"),)),
+    Case(
+        "03",
+        "update-left-out",
+        "not the update",
+        (
+            ("@tf.function\ndef train_step", "def train_step"),
+            ("def compute_gradients", "@tf.function(jit_compile=True)\ndef compute_gradients"),
+        ),
+    ),
+    Case(
+        "03",
+        "labels-turned",
+        "The first step's loss is",
+        (
+            ("def compute_gradients", "@tf.function(jit_compile=True)\ndef compute_gradients"),
+            ("compute_loss(labels,", "compute_loss(9 - labels,"),
+        ),
+    ),
+]
+
+# --- 04 ---
+
+
+def window(
+    fetch: str = "inside",
+    marker: bool = True,
+    last: str = "last",
+    counts: str = "not first <= step <= last",
+) -> tuple[Patch, ...]:
+    """A right solution written in another way than ours, with what can be wrong about it."""
+    before = "        images, labels = fetch_batch(batches)\n"
+    trace = (
+        "tf.profiler.experimental.Trace('train', step_num=step, _r=1)"
+        if marker
+        else "contextlib.nullcontext()"
+    )
+    step = (
+        "        if step == first:\n            tf.profiler.experimental.start(str(args.logdir))\n"
+    )
+    step += before if fetch == "outside" else ""
+    step += f"        with {trace}:\n"
+    step += f"    {before}" if fetch == "inside" else ""
+    step += f"            {STEP_CALL}\n"
+    end = f"        if {counts}:\n            history.times.append(step_time)\n"
+    end += f"        if step == {last}:\n            tf.profiler.experimental.stop()\n"
+    return (
+        (IMPORT, f"{IMPORT}import contextlib\n"),
+        (LOOP, f"    first, last = args.profile_steps\n{LOOP}"),
+        (f"{before}        {STEP_CALL}  # float() waits for the device\n", step),
+        (TIMES, end),
+        ('    parser.add_argument("--results",', LOGDIR),
+    )
+
+
+IN_04 = [
+    Case("04", "own", whole=own("04")),
+    Case("04", "plain-ifs", patches=window()),
+    Case("04", "no-options", "exit status 1"),
+    Case("04", "no-markers", "no step markers", window(marker=False)),
+    Case(
+        "04",
+        "one-too-many",
+        "markers of steps 5, 6, 7, 8, 9, 10",
+        window(last="min(last + 1, args.steps - 1)"),
+    ),
+    Case("04", "fetched-outside", "outside the step marker", window(fetch="outside")),
+    Case("04", "recorded-steps-count", "must not count", window(counts="True")),
+    Case("04", "never-recorded", "no profile to read", (window()[-1],)),
+]
+
+# --- 05 ---
+
+POLICY = "    model = MNISTClassifier()\n"
+LAST_LAYER = ("keras.layers.Dense(10)", 'keras.layers.Dense(10, dtype="float32")')
+LAYERS = (
+    ("Conv2D(32, 3,", 'Conv2D(32, 3, dtype="mixed_bfloat16",'),
+    ("Conv2D(64, 3,", 'Conv2D(64, 3, dtype="mixed_bfloat16",'),
+    ("MaxPooling2D(2)", 'MaxPooling2D(2, dtype="mixed_bfloat16")'),
+    ("Dropout(0.25)", 'Dropout(0.25, dtype="mixed_bfloat16")'),
+    ("Dense(128,", 'Dense(128, dtype="mixed_bfloat16",'),
+    ("Dropout(0.5)", 'Dropout(0.5, dtype="mixed_bfloat16")'),
+    LAST_LAYER,
+)
+
+
+def policy(name: str, after: str = "") -> Patch:
+    line = f'    keras.mixed_precision.set_dtype_policy("{name}")\n'
+    return (POLICY, line + POLICY + after)
+
+
+IN_05 = [
+    Case("05", "own", whole=own("05")),
+    Case("05", "policies-of-layers", patches=LAYERS),
+    Case("05", "no-scaling-for-bfloat16", patches=(policy("mixed_bfloat16"), LAST_LAYER)),
+    Case(
+        "05",
+        "policy-too-late",
+        "ran in float32",
+        (LAST_LAYER, (TRY, policy("mixed_bfloat16")[1].replace(POLICY, TRY))),
+    ),
+    Case("05", "weights-in-16-bit", "must stay float32", (policy("bfloat16"), LAST_LAYER)),
+    Case("05", "logits-in-16-bit", "logits are bfloat16", (policy("mixed_bfloat16"),)),
+    Case("05", "float16-not-scaled", "without loss scaling", (policy("mixed_float16"), LAST_LAYER)),
+]
+
+# --- 06 ---
+
+FLOATS = """    x_train, x_test = (x[..., np.newaxis].astype(np.float32) / 255"""
+FLOATS += " for x in (x_train, x_test))\n    return x_train,"
+BYTES = """    x_test = x_test[..., np.newaxis].astype(np.float32) / 255
+    return x_train[..., np.newaxis],"""
+DATASET = """    dataset = tf.data.Dataset.from_tensor_slices((x_train, y_train))
+    dataset = dataset.shuffle(len(x_train), seed=args.seed, reshuffle_each_iteration=True)
+    dataset = dataset.batch(args.batch_size, drop_remainder=True).take(args.steps_per_epoch)
+    return iter(dataset.repeat().prefetch(tf.data.AUTOTUNE))
+
+
+def fetch_batch(batches):
+    return next(batches)
+"""
+ON_DEVICE = """    return tf.constant(x_train), tf.constant(y_train)
+
+
+def shuffle(args, images, epoch):
+    order = tf.random.experimental.stateless_shuffle(tf.range(len(images)), [args.seed, epoch])
+    wanted = args.steps_per_epoch * args.batch_size
+    return tf.reshape(order[:wanted], [args.steps_per_epoch, args.batch_size])
+
+
+def fetch_batch(data, order, i_batch):
+    images, labels = (tf.gather(part, order[i_batch]) for part in data)
+    return tf.cast(images, tf.float32) / 255, labels
+"""
+TRAIN_STEPS = """@tf.function
+def train_steps(model, optimizer, data, order, first, count):
+    losses = tf.TensorArray(tf.float32, count)
+    for i in tf.range(count):
+        images, labels = fetch_batch(data, order, first + i)
+        losses = losses.write(i, train_step(model, optimizer, images, labels))
+    return losses.stack()
+
+
+# --- loop ---
+"""
+LOOP_05 = previous(find_stage("06")).script.read_text()
+LOOP_05 = LOOP_05[
+    LOOP_05.index("        for step in range(args.steps):") : LOOP_05.index("def log_step(")
+]
+CALLS = """        while len(history.losses) < args.steps:
+            step = len(history.losses)
+            epoch, i_batch = divmod(step, args.steps_per_epoch)
+            ends = (args.warmup, first, last + 1, step - i_batch + args.steps_per_epoch, args.steps)
+            count = min(10, *(end - step for end in ends if end > step))
+            if step == first and hvd.rank() == 0:  # Horovod: one rank's profile tells enough
+                tf.profiler.experimental.start(str(args.logdir))
+                window.callback(tf.profiler.experimental.stop)
+            start = time.perf_counter()
+            with tf.profiler.experimental.Trace("train", step_num=step, _r=1):
+                if i_batch == 0:
+                    order = shuffle(args, batches[0], epoch)
+                span = tf.constant([i_batch, count])
+                losses = train_steps(model, optimizer, batches, order, *span).numpy().tolist()
+            step_time = (time.perf_counter() - start) / count
+            history.losses += losses
+            if not first <= step <= last:
+                history.times += [step_time] * count
+            if step + count > last:
+                window.close()
+            for i, loss in enumerate(losses):
+                log_step(args, step + i, loss, step_time)
+
+
+"""
+CORE = {
+    "xla": ("XLA = True", "XLA = False"),
+    "bytes": (FLOATS, BYTES),
+    "data": (DATASET, ON_DEVICE),
+    "steps": ("# --- loop ---\n", TRAIN_STEPS),
+    "loop": (LOOP_05, CALLS),
+    "precision": ('        return "mixed_bfloat16"\n', '        return "float32"\n'),
+}
+
+
+def core(**changed: tuple[str, str]) -> tuple[Patch, ...]:
+    """The exercise's solution, with a change to some of its parts."""
+    made = dict(CORE)
+    for name, (old, new) in changed.items():
+        assert old in made[name][1], f"{name}: {old}"
+        made[name] = (made[name][0], made[name][1].replace(old, new))
+    return tuple(made.values())
+
+
+WHILE = (
+    TRAIN_STEPS[TRAIN_STEPS.index("    for i in") : TRAIN_STEPS.index("\n\n\n")],
+    """    def body(i, losses):
+        images, labels = fetch_batch(data, order, first + i)
+        return i + 1, losses.write(i, train_step(model, optimizer, images, labels))
+
+    return tf.while_loop(lambda i, losses: i < count, body, (0, losses))[1].stack()""",
+)
+FROM_HOST = (
+    "train_steps(model, optimizer, batches, order, *span)",
+    "train_steps(model, optimizer, tuple(part.numpy() for part in batches), order, *span)",
+)
+ITERATED = """@tf.function
+def train_steps(model, optimizer, batches, order, first, count):
+    losses = tf.TensorArray(tf.float32, count)
+    for i in tf.range(count):
+        losses = losses.write(i, train_step(model, optimizer, *next(batches)))
+    return losses.stack()
+
+
+# --- loop ---
+"""
+
+IN_06 = [
+    Case("06", "own", whole=own("06")),
+    Case("06", "core", patches=core()),
+    Case("06", "fours-in-a-while-loop", patches=core(steps=WHILE, loop=("min(10,", "min(4,"))),
+    Case("06", "one-a-call", "24 calls for 24 steps", core(loop=("min(10,", "min(1,"))),
+    Case("06", "from-the-host", "came from the host", core(loop=FROM_HOST)),
+    Case(
+        "06",
+        "from-an-iterator",
+        "tf.data iterator",
+        (
+            CORE["xla"],
+            CORE["precision"],
+            ("# --- loop ---\n", ITERATED),
+            (LOOP_05, CALLS.replace("order = shuffle(args, batches[0], epoch)", "order = 0")),
+        ),
+    ),
+    Case(
+        "06",
+        "trained-once-a-call",
+        "the optimizer made",
+        core(
+            steps=(
+                "        losses = losses.write(i, train_step(model, optimizer, images, labels))",
+                """        loss = forward_pass(model, images, labels)
+        if i == 0:
+            train_step(model, optimizer, images, labels)
+        losses = losses.write(i, loss)""",
+            )
+        ),
+    ),
+    Case(
+        "06",
+        "not-divided",
+        "The first step's loss is",
+        core(data=("tf.cast(images, tf.float32) / 255", "tf.cast(images, tf.float32)")),
+    ),
+]
+
+# --- scripts that misbehave ---
+
+MAIN = "def main():\n    hvd.init()\n"
+
+
+def at_start(line: str) -> tuple[Patch, ...]:
+    return (*CACHED, (MAIN, f"{MAIN}    {line}\n"))
+
+
+def at_end(line: str) -> tuple[Patch, ...]:
+    end = "    sys.exit(130 if args.interrupted else 0)"
+    return (*CACHED, (end, f"    {line}\n{end}"))
+
+
+ODD = [
+    Case("01", "syntax-error", "Syntax error in line 1: ", whole="def train(:\n"),
+    Case("01", "not-text", "Python cannot read it", whole="x = 1\0\n"),
+    Case("01", "empty", "ends before it trains", whole=""),
+    Case("01", "exception", "ZeroDivisionError: division by zero", at_start("1 / 0")),
+    Case(
+        "01",
+        "endless",
+        "did not end within 20 s",
+        at_start("while True: time.sleep(0.1)"),
+        options=("--quick", "--limit", "20"),
+    ),
+    Case("01", "exits-early", "ends before it trains", at_start("sys.exit(0)")),
+    Case("01", "exits-at-once", "ended by itself, with status 0", at_start("os._exit(0)")),
+    Case("01", "killed", "killed by SIGKILL", at_start("os.kill(os.getpid(), signal.SIGKILL)")),
+    Case(
+        "01",
+        "megabytes",
+        "printed more than 5 MB",
+        at_start("[print('x' * 1000) for _ in range(10**8)]"),
+    ),
+    Case("01", "deletes-its-results", "no results file", at_end("args.results.unlink()")),
+    Case("01", "results-not-json", "not JSON", at_end("args.results.write_text('fast')")),
+    Case(
+        "01",
+        "results-a-folder",
+        "makes a folder",
+        at_end("args.results.unlink(); args.results.mkdir()"),
+    ),
+    Case(
+        "01",
+        "nan",
+        "final_loss is nan",
+        at_end(
+            """text = args.results.read_text()
+    args.results.write_text(text.replace('"final_loss": ', '"final_loss": NaN, "x": '))"""
+        ),
+    ),
+    Case(
+        "01",
+        "logs-nothing",
+        "logs 0 lines for 1 steps",
+        at_start("logging.disable(logging.CRITICAL)"),
+    ),
+    Case(
+        "01",
+        "closes-its-output",
+        "logs 0 lines for 1 steps",
+        at_start("os.close(1); os.open(os.devnull, os.O_WRONLY)"),
+    ),
+    Case("01", "forks", "logs 2 lines for 1 steps", at_start("os.fork()")),
+    Case(
+        "01",
+        "leaves-and-deletes-its-folder",
+        "",
+        at_end("import shutil; shutil.rmtree(Path.cwd()); os.chdir('/')"),
+    ),
+]
+
+QUICK = [*IN_01, *IN_02, *IN_03, *IN_04, *IN_05, *IN_06, *ODD]
+
+# --- timed ---
+
+ONCE, TWICE = ("--repeats", "1"), ("--repeats", "2")
+TIMED = [
+    Case(
+        "01",
+        "slow",
+        "slower than 00_baseline",
+        (*HANDED_ON, (STEP_CALL, f"time.sleep(1)\n        {STEP_CALL}")),
+        options=ONCE,
+    ),
+    Case("01", "always-the-same-batch", "It learns less", (*HANDED_ON, SAME_BATCH), options=ONCE),
+    Case("02", "clock-does-not-wait", "Your clock does not wait", NO_WAIT, options=ONCE),
+]
+QUIET = [Case("06", "core-timed", "", core(), options=TWICE)]  # the others need no quiet
+
+
+@pytest.fixture(scope="session")
+def running(mnist: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    """Starts the selected cases, a few at a time; one whose speed matters waits for its turn."""
+    names = {item.name for item in request.session.items}
+    folder = tmp_path_factory.mktemp("my")
+    cache = {"WORKSHOP_CACHE": str(tmp_path_factory.mktemp("cache"))}
+    started: dict[str, Future] = {}
+    pool = ThreadPoolExecutor(AT_ONCE)
+    for case in (*QUICK, *TIMED):
+        if any(name.endswith(f"[{case}]") for name in names):
+            started[str(case)] = pool.submit(run_case, case, folder / str(case), cache)
+
+    def ended(case: Case) -> subprocess.CompletedProcess[str]:
+        waiting = started.get(str(case))
+        return waiting.result() if waiting else run_case(case, folder / str(case), cache)
+
+    yield ended
+    pool.shutdown(cancel_futures=True)
+
+
+def workshop(*words: str, my: Path, **extra: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tools", *words],
+        cwd=ROOT,
+        env=stage_environment(WORKSHOP_MY=str(my), **extra),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def run_case(case: Case, my: Path, cache: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    file = my / case.number / "train_MNIST.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(case.text())
+    return workshop("check", case.number, *case.options, my=my, **cache)
+
+
+def judge(case: Case, ended: subprocess.CompletedProcess[str]) -> None:
+    told = " ".join(ended.stdout.split())
+    assert "Traceback" not in ended.stdout + ended.stderr, ended.stderr
+    assert not ended.stderr, ended.stderr
+    if not case.said:
+        assert ended.returncode == 0, told
+        assert f"Exercise {case.number} " in told
+    else:
+        assert ended.returncode == 1, told
+        assert case.said in told, told
+        assert f"A hint: ./workshop check {case.number} --hint" in told
+    assert max(map(len, ended.stdout.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("case", QUICK, ids=str)
+def test_what_check_says(case: Case, running) -> None:
+    judge(case, running(case))
+
+
+@pytest.mark.parametrize("case", (*TIMED, *QUIET), ids=str)
+def test_what_check_says_of_speed(case: Case, running) -> None:
+    judge(case, running(case))
+
+
+# --- ./workshop exercise ---
+
+
+def test_exercise_copies_the_previous_script_with_the_task_on_top(tmp_path: Path) -> None:
+    for stage in STAGES[1:]:
+        ended = workshop("exercise", stage.number.lstrip("0"), my=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+        task, _ = parts(stage)
+        text = (tmp_path / stage.number / "train_MNIST.py").read_text()
+        assert text.endswith(previous(stage).script.read_text())
+        assert text.startswith(f"# Exercise {stage.number}")
+        assert all(line in ended.stdout for line in task.splitlines()[1:])
+        assert f"./workshop check {stage.number}" in ended.stdout
+        for line in [*ended.stdout.splitlines(), *text.splitlines()]:
+            assert len(line) <= 100 or str(tmp_path) in line, line
+    assert (tmp_path / "data").is_symlink()
+    assert (tmp_path / "data").resolve() == (ROOT / "data").resolve()
+    assert not (tmp_path / "data").readlink().is_absolute()
+
+
+def test_exercise_runs_where_it_is(mnist: Path, tmp_path: Path) -> None:
+    assert workshop("exercise", "02", my=tmp_path).returncode == 0
+    ended = subprocess.run(
+        [sys.executable, "train_MNIST.py", "--steps", "2"],
+        cwd=tmp_path / "02",
+        env=stage_environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "(0, 1), Loss: " in ended.stdout
+
+
+def test_exercise_never_overwrites(tmp_path: Path) -> None:
+    file = tmp_path / "02" / "train_MNIST.py"
+    for content, options, aside in (
+        ("mine", [], None),
+        ("mine", ["--fresh"], "train_MNIST.1.py"),
+        ("mine too", ["--fresh"], "train_MNIST.2.py"),
+    ):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(content)
+        ended = workshop("exercise", "02_tf_function", *options, my=tmp_path)
+        assert ended.returncode == 0 and "What to change" in ended.stdout
+        if aside is None:
+            assert file.read_text() == content and "was not touched" in ended.stdout
+        else:
+            assert (file.parent / aside).read_text() == content and aside in ended.stdout
+            assert "Exercise 02" in file.read_text()
+    assert (file.parent / "train_MNIST.1.py").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["exercise", "00"], "00 has no exercise"),
+        (["exercise", "7"], "no stage 07"),
+        (["exercise", "fast"], "no stage fast"),
+        (["check", "0"], "00 has no exercise"),
+        (["check", "03"], "Type: ./workshop exercise 03"),
+        (["check", "--hint"], "--hint needs the number"),
+        (["check", "02", "--repeats", "0"], "0 is less than 1"),
+    ],
+)
+def test_bad_words_get_one_line(words: list[str], said: str, tmp_path: Path) -> None:
+    ended = workshop(*words, my=tmp_path)
+    assert ended.returncode in (1, 2)
+    assert said in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr and not ended.stdout
+    assert not list(tmp_path.iterdir())
+
+
+# --- the tasks ---
+
+
+def names_in(text: str) -> list[str]:
+    """What stands in backticks, without arguments."""
+    return [name.split("(")[0].lstrip("@") for name in re.findall(r"`([^`]+)`", text)]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_what_a_task_names_is_there(number: str) -> None:
+    import keras
+    import tensorflow as tf
+
+    stage = find_stage(number)
+    before, after = previous(stage).script.read_text(), stage.script.read_text()
+    task, hints = parts(stage)
+    assert len(hints) >= 3 and "{" not in task
+    assert len(names_in(task)) >= 2
+    for where, text in ((before, task), (before + after, " ".join(hints))):
+        for name in names_in(text):
+            first, *rest = name.split(".")
+            if first in ("tf", "keras"):
+                found: object = {"tf": tf, "keras": keras}[first]
+                for part in rest:
+                    found = getattr(found, part)
+            else:
+                assert re.search(rf"(?<!\w){re.escape(name)}(?!\w)", where), name
+
+
+def test_a_task_says_how_many_lines() -> None:
+    for stage in STAGES[1:]:
+        count = lines_changed(stage) if stage.number != "06" else 40
+        said = re.search(r"about (\d+) new lines", parts(stage)[0])
+        assert said and abs(int(said[1]) - count) <= 2, stage.folder
+    core_case = next(case for case in IN_06 if case.name == "core")
+    old = previous(find_stage("06")).script.read_text().splitlines()
+    made = difflib.ndiff(old, core_case.text().splitlines())
+    assert 35 <= sum(line.startswith("+ ") for line in made) <= 45
+
+
+def test_hints_come_one_at_a_time(tmp_path: Path) -> None:
+    _, hints = parts(find_stage("03"))
+    for i, hint in enumerate(hints):
+        ended = workshop("check", "03", "--hint", my=tmp_path)
+        assert ended.returncode == 0
+        assert f"Hint {i + 1} of {len(hints)}" in ended.stdout
+        assert [h for h in hints if h.splitlines()[0] in ended.stdout] == [hint]
+    ended = workshop("check", "03", "--hint", my=tmp_path)
+    assert "no more hints" in ended.stdout
+    assert all(hint.splitlines()[0] in ended.stdout for hint in hints)
+
+
+# --- the score card ---
+
+
+def test_the_score_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKSHOP_MY", str(tmp_path))
+    told = {"yours": 600.0, "before": 200.0, "ours": 500.0}
+    for number, passed, status, change in (
+        ("01", True, "passed", False),
+        ("02", True, "passed", True),
+        ("03", False, "", False),
+        ("04", True, check.RIGHT, False),
+        ("05", None, "", False),
+    ):
+        file = tmp_path / number / "train_MNIST.py"
+        file.parent.mkdir()
+        file.write_text("pass\n")
+        if passed is not None:
+            outcome = check.Outcome(passed=passed, status=status, speeds=told if passed else {})
+            check.keep(file, check.digest(file), outcome)
+        if change:
+            file.write_text("pass  # changed\n")
+    (tmp_path / "05" / "check.json").write_text("no JSON")
+    ended = workshop("check", my=tmp_path)
+    assert ended.returncode == 0 and not ended.stderr
+    rows = {line.split()[0]: line for line in ended.stdout.splitlines() if line.strip()}
+    for number, said in (
+        ("01", "passed"),
+        ("02", "changed since it passed"),
+        ("03", "begun"),
+        ("04", check.RIGHT),
+        ("05", "begun"),
+        ("06", "not begun"),
+    ):
+        assert said in rows[number], rows[number]
+    assert all(word in rows["01"] for word in ("600", "3.00x", "1.20x"))
+    assert "1 of 6 passed. Next: ./workshop check 02" in ended.stdout
+    assert max(map(len, ended.stdout.splitlines())) <= 100
+
+
+def test_a_quick_check_forgets_no_speed(tmp_path: Path) -> None:
+    file = tmp_path / "train_MNIST.py"
+    file.write_text("pass\n")
+    sha = check.digest(file)
+    check.keep(file, sha, check.Outcome(passed=True, status="passed", speeds={"yours": 5.0}))
+    check.keep(file, sha, check.Outcome(passed=True, status=check.RIGHT))
+    kept = check.read_kept(file)
+    assert kept["status"] == "passed" and kept["speeds"] == {"yours": 5.0}
+
+
+# --- the clock ---
+
+
+def test_the_wall_clock_reads_steps_and_bursts() -> None:
+    steady = [0.1 * i for i in range(40)]
+    assert check.wall_speed(steady) == pytest.approx(640)
+    bursts = [1.0 * (i // 10) + 0.0001 * (i % 10) for i in range(40)]  # ten steps a call
+    assert check.wall_speed(bursts) == pytest.approx(640, rel=0.01)
+    long = [1.0 * (i // 15) for i in range(45)]  # a call goes past the warm-up
+    assert check.wall_speed(long) == pytest.approx(64 * 15)
+
+
+def test_a_verdict_only_where_it_is_clear() -> None:
+    def entry(*speeds: float) -> check.Entry:
+        return check.Entry("x", Path("x"), False, speeds=list(speeds))
+
+    assert check.verdict(entry(3, 4), entry(1, 2)) == "faster"
+    assert check.verdict(entry(1, 2), entry(3, 4)) == "slower"
+    assert check.verdict(entry(1, 4), entry(2, 3)) == "unclear"
+
+
+# --- processes ---
+
+
+def python(code: str, tmp_path: Path, seconds: float = 20) -> watched.Ended:
+    return watched.run([sys.executable, "-c", code], tmp_path, dict(os.environ), seconds)
+
+
+def test_a_watched_program_cannot_hang_us(tmp_path: Path) -> None:
+    began = time.monotonic()
+    assert python("import time; time.sleep(60)", tmp_path, 1).timed_out
+    closed = "import os, time; os.close(1); os.close(2); time.sleep(60)"
+    assert python(closed, tmp_path, 1).timed_out
+    left = "import subprocess; print('hi'); subprocess.Popen(['sleep', '60'])"
+    ended = python(left, tmp_path)
+    assert ended.status == 0 and ended.lines[0][1] == "hi"
+    assert python("while True: print('x' * 10000)", tmp_path).flooded
+    assert python("while True: print('x' * 10000, end='')", tmp_path).flooded
+    assert time.monotonic() - began < 20
+
+
+def test_ctrl_c_ends_the_script_too(mnist: Path, tmp_path: Path) -> None:
+    case = next(case for case in ODD if case.name == "endless")
+    file = tmp_path / "my" / case.number / "train_MNIST.py"
+    file.parent.mkdir(parents=True)
+    started = tmp_path / "started"
+    file.write_text(
+        case.text().replace("while True:", f"Path('{started}').touch()\n    while True:")
+    )
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tools", "check", "01", "--quick"],
+        cwd=ROOT,
+        env=stage_environment(WORKSHOP_MY=str(tmp_path / "my"), TMPDIR=str(scratch)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    limit = time.monotonic() + 120
+    while not started.exists() and time.monotonic() < limit:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130 and errors.strip() == "workshop: interrupted"
+    assert not list(scratch.iterdir())
+    running = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
+    assert not any(str(scratch).encode() in words for words in running)
