@@ -225,9 +225,11 @@ class Way(NamedTuple):
     xla: bool
     precision: str
     steps_per_call: int
+    op_threads: int = 0  # that may work on one operation; 0: one for each core
 
     def __str__(self):
-        return f"xla {'on' if self.xla else 'off'}, {self.precision}, {self.steps_per_call} a call"
+        told = f"xla {'on' if self.xla else 'off'}, {self.precision}, {self.steps_per_call} a call"
+        return told + (f", {self.op_threads} thread an op" if self.op_threads else "")
 
 
 def candidates(args):
@@ -242,8 +244,10 @@ def candidates(args):
     else:
         ways = [(False, "float32", 10), (False, "float32", 1)]
         ways += [(True, "float32", 10), (False, "mixed_bfloat16", 10)]
+        if args.batch_size < 16 and hvd.size() == 1:  # Horovod: ranks share out the cores already
+            ways += [(False, "float32", 10, 1)]  # too small to share: the cores take one op each
     asked = ({"on": True, "off": False}.get(args.xla, "auto"), args.precision, args.steps_per_call)
-    ways = [[own if a == "auto" else a for own, a in zip(way, asked)] for way in ways]
+    ways = [[*(o if a == "auto" else a for o, a in zip(way, asked)), *way[3:]] for way in ways]
     return list(dict.fromkeys(Way(*way) for way in ways))
 
 
@@ -281,9 +285,10 @@ def try_out(args, ways):
     deadline = time.monotonic() + 4 * TUNING_S  # so much more for TensorFlow to load
     while left and time.monotonic() < deadline and not args.interrupted:
         # In a process of its own: a way that crashes or never ends then only loses.
+        now = [way for way in left if way.op_threads == left[0].op_threads]
         receiver, sender = multiprocessing.Pipe(duplex=False)
         spawn = multiprocessing.get_context("spawn")
-        child = spawn.Process(target=time_ways, args=(args, left, sender), daemon=True)
+        child = spawn.Process(target=time_ways, args=(args, now, sender), daemon=True)
         child.start()
         sender.close()
         with contextlib.suppress(EOFError):  # the child is done, or dead
@@ -297,10 +302,11 @@ def try_out(args, ways):
                         left = [other for other in left if other != way]
         child.kill()
         child.join(5)
-        left = left[1:]  # the first that was not heard of is what the child died of
+        fatal = [way for way in now if way in left][:1]  # not heard of: what the child died of
+        left = [way for way in left if way not in fatal]
     for way, speed in speeds.items():
         told = f"{speed:10,.0f} img/s" if speed else "    failed or too slow"
-        logging.info(f"  {way:<36}{told}")
+        logging.info(f"  {way:<48}{told}")
     return speeds
 
 
@@ -309,6 +315,7 @@ def time_ways(args, ways, sender):
     global hvd
     hvd = SimpleNamespace(rank=int, local_rank=int, size=lambda: 1)  # Horovod: rank 0 tries alone
     threading.Thread(target=end_with_parent, daemon=True).start()
+    tf.config.threading.set_intra_op_parallelism_threads(ways[0].op_threads)
     choose_device()
     x_train, _, y_train, _ = get_dataset(args.data)
     data, order = put_on_device(x_train, y_train), shuffle(args, x_train, epoch=0)
@@ -441,6 +448,8 @@ def train_network(args):
     args.way, args.tried = choose(args)
     if hvd.size() > 1:  # Horovod: all train the way rank 0 found
         args.way = hvd.broadcast_object(args.way, root_rank=0)
+    if args.way.op_threads:  # before the first operation
+        tf.config.threading.set_intra_op_parallelism_threads(args.way.op_threads)
     model, optimizer = make_model(args, args.way.precision)
     if hvd.size() > 1:  # Horovod: all start from rank 0's weights, now that they exist
         hvd.broadcast_variables([v.value for v in model.weights + optimizer.variables], root_rank=0)
@@ -474,6 +483,7 @@ def summarize(args, history):
         "precision": keras.mixed_precision.dtype_policy().name,
         "xla": args.way.xla,
         "steps_per_call": args.way.steps_per_call,
+        "op_threads": args.way.op_threads,
         "tried": args.tried,
         "steps_timed": len(timed),
         "warmup_steps": len(warmup),

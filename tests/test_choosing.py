@@ -32,13 +32,15 @@ def module():
     return load_script(SCRIPT)
 
 
-def ways(module, monkeypatch, xla="auto", precision="auto", steps_per_call="auto", ability=None):
+def ways(module, monkeypatch, ability=None, batch_size=64, ranks=1, **wanted):
     """The candidates; `ability` is the compute capability of a GPU that is not there."""
+    monkeypatch.setattr(module, "hvd", SimpleNamespace(size=lambda: ranks))
     config, gpus = module.tf.config, ["a GPU"] if ability else []
     monkeypatch.setattr(config, "get_visible_devices", lambda kind: gpus)
     details = {"compute_capability": ability}
     monkeypatch.setattr(config.experimental, "get_device_details", lambda gpu: details)
-    asked = SimpleNamespace(xla=xla, precision=precision, steps_per_call=steps_per_call)
+    asked = {"xla": "auto", "precision": "auto", "steps_per_call": "auto", **wanted}
+    asked = SimpleNamespace(batch_size=batch_size, **asked)
     return [str(way) for way in module.candidates(asked)]
 
 
@@ -52,6 +54,13 @@ def test_the_ways_of_a_cpu(module, monkeypatch) -> None:
         "xla off, mixed_float16, 1 a call",
         "xla on, mixed_float16, 10 a call",
     ]
+
+
+def test_small_batches_may_have_a_thread_for_each_operation(module, monkeypatch) -> None:
+    added = "xla off, float32, 10 a call, 1 thread an op"
+    assert ways(module, monkeypatch, batch_size=1) == [*ON_A_CPU, added]
+    assert added not in ways(module, monkeypatch, batch_size=1, ranks=2)
+    assert added not in ways(module, monkeypatch, batch_size=1, ability=(8, 0))
 
 
 def test_the_ways_of_a_gpu(module, monkeypatch) -> None:
@@ -165,6 +174,20 @@ def test_a_way_that_fails_only_loses(
     assert [i for i, line in enumerate(told[1:4]) if "failed or too slow" in line] == lost
     assert told[4] in {f"training with {way}" for way, speed in results["tried"].items() if speed}
     assert took < 25 + 60
+
+
+def test_the_fastest_threads_are_taken(small: Path, tmp_path: Path) -> None:
+    """Timed in a process of its own, after the others; the training then sets as many threads."""
+    timed = "            return spent / steps\n"
+    script = patched(tmp_path, timed, timed.replace("spent", "(spent + 9 * (not way.op_threads))"))
+    made = "    history = SimpleNamespace("
+    ask = "    logging.info(tf.config.threading.get_intra_op_parallelism_threads())\n"
+    script.write_text(script.read_text().replace(made, ask + made))
+    told, results, _ = train(tmp_path, small, "--batch-size", 4, script=script)
+    assert told[0] == "timing 5 ways to train on this device, 25 s at most:"
+    last = "xla off, float32, 10 a call, 1 thread an op"
+    assert list(results["tried"])[-1] == last and all(results["tried"].values())
+    assert told[-2:] == [f"training with {last}", "1"] and results["op_threads"] == 1
 
 
 def test_ctrl_c_while_it_chooses(small: Path, tmp_path: Path) -> None:

@@ -55,7 +55,8 @@ KEYS = {
     "versions": dict,
     "interrupted": bool,
 }
-CHOSEN = {"steps_per_call": int, "tried": type(None)}  # 06, in a run too short to choose for
+# Of 06, in a run too short to choose for.
+CHOSEN = {"steps_per_call": int, "op_threads": int, "tried": type(None)}
 OPTIONS = {"--epochs", "--batch-size", "--lr", "--steps", "--data", "--log-every", "--seed"}
 IN_PROCESS = stages("00", "02", "06")  # eager, graph, many steps a call: for tests of options
 

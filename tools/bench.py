@@ -43,7 +43,7 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    names = [name for name in VARIANTS if "float16" not in name or has_nvidia_gpu()]
+    names = [name for name in VARIANTS if ", float16" not in name or has_nvidia_gpu()]
     fit = [Entry(f"model.fit, {name}", variant=name) for name in names]
     return [Entry(stage.folder, stage) for stage in (STAGES[-1], STAGES[2])] + fit
 

@@ -100,7 +100,7 @@ def text(name: str) -> str:
 def tried() -> str:
     """What 06 timed before it chose, as it logs it."""
     speeds = row("06")["tried"] or {}
-    lines = [f"{way:<36}{speed:10,.0f} img/s" for way, speed in speeds.items() if speed]
+    lines = [f"{way:<48}{speed:10,.0f} img/s" for way, speed in speeds.items() if speed]
     return "\n```\n" + "\n".join(lines) + "\n```\n"
 
 
