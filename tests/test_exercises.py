@@ -620,11 +620,14 @@ def running(mnist: Path, request: pytest.FixtureRequest, tmp_path_factory: pytes
     cache = {"WORKSHOP_CACHE": str(tmp_path_factory.mktemp("cache"))}
     started: dict[str, Future] = {}
     pool = ThreadPoolExecutor(AT_ONCE)
+    for number in NUMBERS:
+        if f"test_the_walk_of_an_exercise[{number}]" in names:
+            started[number] = pool.submit(walk, number, folder / number, cache)
     for case in (*QUICK, *TIMED):
         if any(name.endswith(f"[{case}]") for name in names):
             started[str(case)] = pool.submit(run_case, case, folder / str(case), cache)
 
-    def ended(case: Case) -> subprocess.CompletedProcess[str]:
+    def ended(case: Case | str):
         waiting = started.get(str(case))
         return waiting.result() if waiting else run_case(case, folder / str(case), cache)
 
@@ -641,6 +644,27 @@ def workshop(*words: str, my: Path, **extra: str) -> subprocess.CompletedProcess
         text=True,
         timeout=600,
     )
+
+
+UNEDITED = {
+    "01": "the data file was opened 14 times",
+    "02": "No graph ran",
+    "03": "No convolution's gradient was compiled by XLA",
+    "04": "It ends with exit status 1",
+    "05": "ran in float32",
+    "06": "24 calls for 24 steps",
+}
+
+
+def walk(number: str, my: Path, cache: dict[str, str]) -> dict[str, subprocess.CompletedProcess]:
+    """What the READMEs say to type, before anything is edited."""
+    lines = (
+        f"exercise {number}",
+        f"check {number}",
+        f"check {number} --hint",
+        "check",
+    )
+    return {line: workshop(*line.split(), my=my, **cache) for line in lines}
 
 
 def run_case(case: Case, my: Path, cache: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -675,6 +699,19 @@ def test_what_check_says_of_speed(case: Case, running) -> None:
 
 
 # --- ./workshop exercise ---
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_walk_of_an_exercise(number: str, running) -> None:
+    walked = running(number)
+    assert [ended.stderr for ended in walked.values()] == [""] * 4
+    assert [ended.returncode for ended in walked.values()] == [0, 1, 0, 0]
+    begun, checked, hinted, card = (" ".join(ended.stdout.split()) for ended in walked.values())
+    assert "Yours to change: " in begun
+    assert "Not yet: " in checked and UNEDITED[number] in checked, checked
+    assert f"A hint: ./workshop check {number} --hint" in checked
+    assert "Hint 1 of " in hinted
+    assert re.search(rf"{number} [^\d]* begun", card) and "0 of 6 passed. Next: " in card, card
 
 
 def test_exercise_copies_the_previous_script_with_the_task_on_top(tmp_path: Path) -> None:
