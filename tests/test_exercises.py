@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import stage_environment
-from tools import check, watched
-from tools.exercise import find_stage, parts, previous
+from tools import check, timing, watched
+from tools.exercise import digest, find_stage, parts, previous
 from tools.stages import ROOT, STAGES, lines_changed
 
 NUMBERS = [stage.number for stage in STAGES[1:]]
@@ -658,12 +658,7 @@ UNEDITED = {
 
 def walk(number: str, my: Path, cache: dict[str, str]) -> dict[str, subprocess.CompletedProcess]:
     """What the READMEs say to type, before anything is edited."""
-    lines = (
-        f"exercise {number}",
-        f"check {number}",
-        f"check {number} --hint",
-        "check",
-    )
+    lines = (f"exercise {number}", f"check {number}", f"check {number} --hint", "check")
     return {line: workshop(*line.split(), my=my, **cache) for line in lines}
 
 
@@ -853,7 +848,7 @@ def test_the_score_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         file.write_text("pass\n")
         if passed is not None:
             outcome = check.Outcome(passed=passed, status=status, speeds=told if passed else {})
-            check.keep(file, check.digest(file), outcome)
+            check.keep(file, digest(file), outcome)
         if change:
             file.write_text("pass  # changed\n")
     (tmp_path / "05" / "check.json").write_text("no JSON")
@@ -877,7 +872,7 @@ def test_the_score_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_quick_check_forgets_no_speed(tmp_path: Path) -> None:
     file = tmp_path / "train_MNIST.py"
     file.write_text("pass\n")
-    sha = check.digest(file)
+    sha = digest(file)
     check.keep(file, sha, check.Outcome(passed=True, status="passed", speeds={"yours": 5.0}))
     check.keep(file, sha, check.Outcome(passed=True, status=check.RIGHT))
     kept = check.read_kept(file)
@@ -889,27 +884,29 @@ def test_a_quick_check_forgets_no_speed(tmp_path: Path) -> None:
 
 def test_the_wall_clock_reads_steps_and_bursts() -> None:
     steady = [0.1 * i for i in range(40)]
-    assert check.wall_speed(steady) == pytest.approx(640)
+    assert timing.wall_speed(steady) == pytest.approx(640)
     bursts = [1.0 * (i // 10) + 0.0001 * (i % 10) for i in range(40)]  # ten steps a call
-    assert check.wall_speed(bursts) == pytest.approx(640, rel=0.01)
+    assert timing.wall_speed(bursts) == pytest.approx(640, rel=0.01)
     long = [1.0 * (i // 15) for i in range(45)]  # a call goes past the warm-up
-    assert check.wall_speed(long) == pytest.approx(64 * 15)
+    assert timing.wall_speed(long) == pytest.approx(64 * 15)
 
 
 def test_a_verdict_only_where_it_is_clear() -> None:
-    def entry(*speeds: float) -> check.Entry:
-        return check.Entry("x", Path("x"), False, speeds=list(speeds))
+    def entry(*speeds: float) -> timing.Entry:
+        return timing.Entry("x", Path("x"), False, speeds=list(speeds))
 
-    assert check.verdict(entry(3, 4), entry(1, 2)) == "faster"
-    assert check.verdict(entry(1, 2), entry(3, 4)) == "slower"
-    assert check.verdict(entry(1, 4), entry(2, 3)) == "unclear"
+    assert timing.verdict(entry(3, 4), entry(1, 2)) == "faster"
+    assert timing.verdict(entry(1, 2), entry(3, 4)) == "slower"
+    assert timing.verdict(entry(1, 4), entry(2, 3)) == "unclear"
 
 
 # --- processes ---
 
 
 def python(code: str, tmp_path: Path, seconds: float = 20) -> watched.Ended:
-    return watched.run([sys.executable, "-c", code], tmp_path, dict(os.environ), seconds)
+    command = [sys.executable, "-c", code]
+    *_, ended = watched.follow(command, tmp_path, dict(os.environ), seconds)
+    return ended
 
 
 def test_a_watched_program_cannot_hang_us(tmp_path: Path) -> None:
