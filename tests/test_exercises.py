@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import stage_environment
-from tools import check, timing, watched
+from tools import check, commands, timing, watched
 from tools.exercise import digest, find_stage, parts, previous
 from tools.stages import ROOT, STAGES, lines_changed
 
@@ -799,7 +799,9 @@ def test_what_a_task_names_is_there(number: str) -> None:
     for where, text in ((before, task), (before + after, " ".join(hints))):
         for name in names_in(text):
             first, *rest = name.split(".")
-            if first in ("tf", "keras"):
+            if name.startswith("./workshop "):
+                assert name.split()[1] in commands.NAMES, name
+            elif first in ("tf", "keras"):
                 found: object = {"tf": tf, "keras": keras}[first]
                 for part in rest:
                     found = getattr(found, part)

@@ -214,8 +214,9 @@ def judge(
 
 
 ON_A_CPU = {
-    "03": "On a CPU XLA does not pay: it has slower convolutions. It is made for GPUs: try there.",
-    "05": "On a CPU 16 bit does not pay. It does on tensor cores: V100, A100 and later.",
+    "03": "On most CPUs XLA costs time, because oneDNN's convolutions are lost.",
+    "05": "16 bit pays on a CPU only where it has units for it (AVX-512 BF16, AMX) and the code "
+    "uses them; ./workshop doctor times it.",
 }
 
 
