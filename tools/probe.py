@@ -16,7 +16,6 @@ import os
 import runpy
 import signal
 import sys
-import time
 import traceback
 import zipfile
 from pathlib import Path
@@ -355,7 +354,6 @@ def execute(script: str, argv: list[str]) -> dict:
     """How the script ended: its exit status, or its exception."""
     sys.argv = [script, *argv]
     sys.path[0] = str(Path(script).parent)
-    began = time.monotonic()
     told: dict[str, Any] = {"status": 0}
     try:
         runpy.run_path(script, run_name="__main__")
@@ -366,13 +364,13 @@ def execute(script: str, argv: list[str]) -> dict:
         told = {"status": 1, "error": where(error, script)}
     with contextlib.suppress(Exception):
         sys.stdout.flush()
-    return told | {"seconds": time.monotonic() - began}
+    return told
 
 
 def look(run: dict, folder: Path) -> dict:
     """What the run left behind."""
     model, values = trained_model()
-    told: dict[str, Any] = {"models": len(seen.models), "trained": values is not None}
+    told: dict[str, Any] = {"trained": values is not None}
     if values is not None:
         arrays = {shape_key(shape): value for shape, value in values.items()}
         np.savez(folder / f"{run['name']}.npz", **{k: np.float32(v) for k, v in arrays.items()})
@@ -387,7 +385,7 @@ def look(run: dict, folder: Path) -> dict:
         isinstance(o, keras.optimizers.LossScaleOptimizer) or getattr(o, "loss_scale_factor", None)
         for o in seen.optimizers
     )
-    told |= {"opens": seen.opens, "reads": seen.reads, "rates": sorted(set(seen.rates))}
+    told["rates"] = sorted(set(seen.rates))
     told |= {"fetches": seen.fetches, "fetches_in_marker": seen.fetches_in_marker}
     if run["observe"]:
         told["graphs"] = graphs()
@@ -425,8 +423,8 @@ def main(plan_path: str) -> None:
         cwd.mkdir(parents=True, exist_ok=True)  # the script may have left it, or removed it
         os.chdir(cwd)
         if told["status"] == 0:
-            reads = seen.opens, seen.reads
-            told |= look(run, folder) | {"opens": reads[0], "reads": reads[1]}
+            told |= {"opens": seen.opens, "reads": seen.reads}  # before look() reads the data too
+            told |= look(run, folder)
         part = folder / f"{run['name']}.part"
         part.write_text(json.dumps(told))
         part.replace(folder / f"{run['name']}.json")

@@ -26,12 +26,6 @@ class Ended:
     errors: str = ""
 
 
-def run(command: list[str], cwd: Path, env: dict[str, str], seconds: float) -> Ended:
-    """Ended by itself, by the time limit or by its flood of output."""
-    *_, ended = follow(command, cwd, env, seconds)
-    return ended
-
-
 def follow(command: list[str], cwd: Path, env: dict[str, str], seconds: float) -> Iterator[Ended]:
     """What is known so far, again and again; who stops to listen ends the program."""
     process = subprocess.Popen(

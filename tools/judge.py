@@ -1,0 +1,301 @@
+"""What a run must have done: the same training, and the exercise's idea. NotYet otherwise."""
+
+from __future__ import annotations
+
+import collections
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tools.cnn import SHAPES, first_weights, shape_key
+from tools.stages import Stage
+from tools.trial import BATCH, STEPS, WINDOW, NotYet, Ran
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a right solution may be off; chosen from what the stages themselves differ by."""
+
+    loss: float  # relative
+    update: float  # |update - right one| / |right one|, for each tensor
+    accuracy: float
+
+
+# Adam's first step is the sign of the gradient: where that is almost 0, rounding turns it round.
+# Measured on a CPU: float32 stages differ by 0.00002, float16 by 0.12, bfloat16 by 0.32.
+FLOAT32 = Tolerance(loss=1e-4, update=0.01, accuracy=0.003)
+TENSOR_FLOAT = Tolerance(loss=2e-3, update=0.3, accuracy=0.01)  # an A100 rounds to float16's digits
+MIXED = Tolerance(loss=0.02, update=0.5, accuracy=0.03)
+SAME_PATH = 0.1  # training with dropout must end farther than this from training without
+
+
+# --- 1: it runs ---
+
+
+def check_source(file: Path) -> None:
+    """What can be told without running it."""
+    try:
+        compile(file.read_bytes(), str(file), "exec")
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        if error.lineno is None:
+            raise NotYet(f"Python cannot read it: {error.msg}") from None
+        raise NotYet(f"Syntax error in line {error.lineno}: {error.msg}", line) from None
+    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
+        raise NotYet(f"Python cannot read it: {error}") from None
+
+
+# --- 2: it trains the same model ---
+
+
+def updates(ran: Ran) -> dict[str, np.ndarray]:
+    """How far each tensor went from where all start."""
+    return {
+        shape_key(shape): ran.weights[shape_key(shape)] - first_weights(shape) for shape in SHAPES
+    }
+
+
+def distance(a: np.ndarray, b: np.ndarray) -> float:
+    """|a - b| / |b|."""
+    return float(np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-30))
+
+
+def how_wrong(name: str, mine: np.ndarray, right: np.ndarray) -> str:
+    length, wanted = np.linalg.norm(mine), np.linalg.norm(right)
+    if not length:
+        return f"{name} did not move"
+    along = float(np.vdot(mine, right) / (length * wanted))
+    if along > 0.95:
+        return f"{name} moved {length / wanted:.2f}x as far as it should"
+    if along < -0.95:
+        return f"{name} moved {length / wanted:.2f}x as far as it should, and backwards"
+    off = distance(mine, right)
+    return f"{name} moved another way: its update is {100 * off:.0f} % off"
+
+
+def judge_model(ran: Ran) -> None:
+    if not ran.told["trained"]:
+        sizes = ", ".join(map(shape_key, SHAPES))
+        raise NotYet(
+            "No Keras model with the CNN's eight weights was trained.",
+            f"Their shapes are {sizes}. Leave MNISTClassifier's layers as they are.",
+        )
+    if ran.told["weight_types"] != ["float32"]:
+        kinds = " and ".join(ran.told["weight_types"])
+        raise NotYet(f"Weights are kept as {kinds}: they must stay float32.")
+
+
+def judge_step(mine: Ran, right: Ran, within: Tolerance) -> str:
+    """One step on the same batch, from the same weights, nothing dropped."""
+    loss, wanted = mine.results["final_loss"], right.results["final_loss"]
+    if abs(loss - wanted) > within.loss * abs(wanted):
+        raise NotYet(f"The first step's loss is {loss:.4f}; on that batch it is {wanted:.4f}.")
+    if abs(mine.losses[0] - loss) > 0.002 + within.loss * abs(loss):
+        raise NotYet(f"It logs the loss {mine.losses[0]}, but its results say {loss:.4f}.")
+    moved, due, names = updates(mine), updates(right), right.told["names"]
+    off = {key: distance(moved[key], due[key]) for key in due}
+    wrong = [key for key in due if not off[key] <= within.update]
+    if wrong:
+        told = [how_wrong(names[key], moved[key], due[key]) for key in wrong]
+        worst = wrong.index(max(wrong, key=lambda key: off[key]))
+        rest = [text for i, text in enumerate(told) if i != worst]
+        raise NotYet(f"After one step {told[worst]}.", *rest)
+    return (
+        f"loss {loss:.4f}, all 8 tensors moved as they should (to {100 * max(off.values()):.1f} %)"
+    )
+
+
+def judge_count(ran: Ran, steps: int) -> None:
+    """A fake trains less; an optimizer that is not Keras's keeps no count to look at."""
+    made = ran.told["iterations"]
+    if made is not None and made != steps:
+        raise NotYet(f"Asked for {steps} steps, the optimizer made {made} updates.")
+
+
+def judge_steps(mine: Ran, right: Ran, least: float) -> None:
+    """Several steps: not so exactly, but all of them."""
+    judge_count(mine, STEPS)
+    moved, due = updates(mine), updates(right)
+    far = math.sqrt(sum(float(np.sum(d**2)) for d in moved.values()))
+    far /= math.sqrt(sum(float(np.sum(d**2)) for d in due.values()))
+    if not least < far < 1.3:  # with a rate that falls, as 06's own, it is 0.6
+        raise NotYet(
+            f"In {STEPS} steps the weights moved {far:.2f}x as far as they should: is every step "
+            "trained, once, with the rate --lr?"
+        )
+
+
+def judge_accuracy(ran: Ran, within: Tolerance, why: str) -> None:
+    said, found = ran.results["test_accuracy"], ran.told["accuracy"]
+    if abs(said - found) > within.accuracy:
+        raise NotYet(
+            f"It reports a test accuracy of {100 * said:.1f} %; its weights reach "
+            f"{100 * found:.1f} %{why}."
+        )
+
+
+def judge_dropout(alive: Ran, off: Ran, right: Ran) -> None:
+    rates, wanted = alive.told["rates"], right.told["rates"]
+    if rates and rates != wanted:
+        told = [" and ".join(f"{rate:g}" for rate in some) for some in (rates, wanted)]
+        raise NotYet(f"The dropout rates are {told[0]}; they should be {told[1]}.")
+    moved, without = updates(alive), updates(off)
+    if max(distance(moved[key], without[key]) for key in moved) < SAME_PATH:
+        raise NotYet(
+            "Dropout is lost: training goes the same way with it as without it.",
+            "The model must be called with training=True in the training step.",
+        )
+
+
+def judge_draws(ran: Ran) -> None:
+    if len(set(ran.losses)) == 1:
+        raise NotYet(
+            "Dropout drops the same values at every step: on one batch, with a learning rate of "
+            "almost 0, all losses are the same."
+        )
+
+
+# --- 3: it did the thing ---
+
+
+def judge_reads(ran: Ran, one: Ran, steps: int) -> str:
+    """Files and arrays: one step reads as much as many do."""
+    opens, reads = ran.told["opens"], ran.told["reads"]
+    if opens > one.told["opens"] + 2:
+        raise NotYet(f"In {steps} steps the data file was opened {opens} times.")
+    if reads > one.told["reads"] + 8:
+        raise NotYet(f"In {steps} steps {reads} arrays were read from the data file.")
+    return f"the data file was opened {opens} times in {steps} steps, not {steps + 2}"
+
+
+def judge_graph(ran: Ran, steps: int) -> str:
+    found = ran.told["graphs"]
+    if not found:
+        raise NotYet(
+            "No graph ran: the training step is still eager.",
+            "The function that the loop calls must be a tf.function.",
+        )
+    whole = [graph for graph in found if graph["backward"] and graph["updates"] >= len(SHAPES)]
+    if not whole:
+        if any(graph["forward"] and graph["backward"] for graph in found):
+            raise NotYet(
+                "The graph holds the gradients, but not the update of the weights: that is still "
+                "done one operation at a time."
+            )
+        raise NotYet(
+            "The graph holds the forward pass only: gradients and updates are still outside of it."
+        )
+    traced = collections.Counter(graph["name"] for graph in whole)
+    name, times = traced.most_common(1)[0]
+    if times > 2:  # two: some make their variables in the first
+        raise NotYet(
+            f"{name} was traced {times} times in {steps} steps: something that is new each time is "
+            "passed as a Python value, or the tf.function is made anew."
+        )
+    calls = sum(graph["calls"] for graph in whole)
+    if calls > steps:
+        raise NotYet(f"The training graph ran {calls} times for {steps} steps.")
+    once = "once" if times == 1 else "twice"
+    ran_so = f"{name} was traced {once} and ran {calls} times for {steps} steps"
+    return f"{ran_so}; gradients and updates are in it"
+
+
+def judge_xla(ran: Ran) -> str:
+    if not any(graph["backward_xla"] for graph in ran.told["graphs"]):
+        raise NotYet(
+            "No convolution's gradient was compiled by XLA.",
+            "The function around the gradients needs jit_compile=True, and must be the one used.",
+        )
+    return "forward pass and gradients ran as one XLA program"
+
+
+def judge_profile(ran: Ran, steps: int) -> str:
+    found, (first, last) = ran.told["markers"] or {}, WINDOW
+    asked = f"--profile-steps {first} {last}"
+    if "unreadable" in found:
+        raise NotYet(f"There is no profile to read: {found['unreadable']}")
+    marked = found["steps"]
+    if not marked:
+        raise NotYet(
+            "The profile has no step markers.",
+            "Each step goes into tf.profiler.experimental.Trace, with step_num and _r=1.",
+        )
+    if marked != list(range(first, last + 1)):
+        told = ", ".join(map(str, marked[:12])) + (", ..." if len(marked) > 12 else "")
+        raise NotYet(f"Asked for {asked}, the profile has markers of steps {told}.")
+    if ran.told["fetches"] and not ran.told["fetches_in_marker"]:
+        raise NotYet("The batch is fetched outside the step marker: its time is in no step.")
+    counted = ran.results["steps_timed"] + ran.results["warmup_steps"]
+    most = steps - (last - first + 1)
+    if counted > most:
+        raise NotYet(
+            f"{counted} steps of {steps} count for the throughput; {asked} leaves {most}: "
+            "recorded steps are slower, and must not count."
+        )
+    return f"a readable profile with markers of steps {first} to {last}, which are not timed"
+
+
+def judge_precision(ran: Ran) -> str:
+    graphs = [graph for graph in ran.told["graphs"] if graph["backward"]]
+    kinds = sorted({kind for graph in graphs for kind in graph["conv_types"]})
+    half = [kind for kind in kinds if kind in ("float16", "bfloat16")]
+    if not half:
+        raise NotYet(f"The convolutions of the training step ran in {' and '.join(kinds)}.")
+    if kinds != half:
+        raise NotYet(f"Some convolutions of the training step ran in float32, some in {half[0]}.")
+    losses = {kind for graph in graphs for kind in graph["loss_types"]}
+    losses.add(ran.told.get("logits", "float32"))  # TensorFlow casts them, when the digits are lost
+    if losses != {"float32"}:
+        kind = sorted(losses - {"float32"})[0]
+        raise NotYet(
+            f"The logits are {kind}: a softmax needs float32, so the last layer must give it."
+        )
+    if "float16" in half and not ran.told["loss_scaling"]:
+        raise NotYet("float16 without loss scaling: small gradients become 0.")
+    if half == ["bfloat16"] and ran.told["loss_scaling"]:
+        raise NotYet("bfloat16 has float32's range and needs no loss scaling: leave it out there.")
+    return f"convolutions ran in {half[0]}; weights and loss are float32"
+
+
+def judge_loop(ran: Ran, steps: int) -> str:
+    whole = [graph for graph in ran.told["graphs"] if graph["backward"]]
+    calls = sum(graph["calls"] for graph in whole)
+    if 2 * calls > steps:
+        raise NotYet(f"Python made {calls} calls for {steps} steps: a call should do several.")
+    if any(graph["iterator"] for graph in whole):
+        raise NotYet("The steps take their batches from a tf.data iterator, which is on the host.")
+    fed = sum(graph["fed"] for graph in whole)
+    if fed > steps * BATCH * 28 * 28 // 2:
+        raise NotYet(
+            f"{fed / 1e6:.1f} MB came from the host in {calls} calls: the data should be on the "
+            "device already, and only indices change."
+        )
+    return f"{calls} calls for {steps} steps, and no images from the host"
+
+
+DEEDS = {
+    "01": "The data is read once",
+    "02": "The step is a graph",
+    "03": "XLA compiled it",
+    "04": "There is a profile",
+    "05": "It computes in 16 bit",
+    "06": "The host left the loop",
+}
+
+
+def judge_deed(stage: Stage, watch: Ran, one: Ran, steps: int) -> str:
+    """This exercise's idea, and the ideas before it; the words are about this one."""
+    told = {"01": judge_reads(watch, one, steps)}
+    if stage.number >= "02":
+        told["02"] = judge_graph(watch, steps)
+    if "03" <= stage.number <= "05":
+        told["03"] = judge_xla(watch)
+    if "04" <= stage.number <= "05":
+        told["04"] = judge_profile(watch, steps)
+    if stage.number == "05":
+        told["05"] = judge_precision(watch)
+    if stage.number == "06":
+        told["06"] = judge_loop(watch, steps)
+    return told[stage.number]

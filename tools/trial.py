@@ -1,0 +1,296 @@
+"""A run of a script in a process of its own (tools/probe.py), and what came of it.
+
+What is wrong with a run as such, whatever the exercise, is said here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import re
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tools import data, watched
+from tools.exercise import previous
+from tools.stages import ROOT, Stage
+from tools.table import save
+
+BATCH = 64
+STEPS = 6  # of the runs on one batch
+WINDOW = (5, 9)  # of the watched run, the steps to profile
+TEST_IMAGES = 1000
+PIECE = 16 * BATCH  # images in the data set of the watched run
+
+
+class NotYet(Exception):
+    """The one thing that is wrong; `details` are lines below it."""
+
+    def __init__(self, message: str, *details: str) -> None:
+        super().__init__(message)
+        self.details = details
+
+
+class CannotCheck(Exception):
+    """Not the attendee's fault."""
+
+
+@dataclass
+class Ran:
+    """One run of a script, as the probe and the log tell it."""
+
+    told: dict
+    results: dict
+    losses: list[float]
+    times: list[float]  # when each log line came in
+    weights: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+# --- the plan ---
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="workshop_check_"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def environment() -> dict[str, str]:
+    """For every script the same, and set before TensorFlow loads."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("LINE_PROFILE", "MNIST_NPZ"))}
+    env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    env.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # as 05 does, and why is said there
+    path = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
+    return {**env, "KERAS_BACKEND": "tensorflow", "PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
+
+
+def make_data(folder: Path) -> dict[str, Path]:
+    """one: a single batch, so that its order cannot matter. same: one image, many times over."""
+    with np.load(data.DEFAULT_PATH) as file:
+        x, y = file["x_train"][:BATCH], file["y_train"][:BATCH]
+        test = {"x_test": file["x_test"][:TEST_IMAGES], "y_test": file["y_test"][:TEST_IMAGES]}
+    paths = {name: folder / f"{name}.npz" for name in ("one", "same")}
+    np.savez(paths["one"], x_train=x, y_train=y, **test)
+    x, y = np.repeat(x[:1], PIECE, axis=0), np.repeat(y[:1], PIECE, axis=0)
+    np.savez(paths["same"], x_train=x, y_train=y, **test)
+    return paths
+
+
+def options(stage: Stage, folder: Path, run: str, profiles: bool) -> list[str]:
+    """What a run of this exercise asks for on top; 06 keeps 05's command line."""
+    words = []
+    if profiles:
+        # A step must be recorded; the first is none of those that are timed or compared.
+        window = WINDOW if run == "watch" and stage.number in ("04", "05") else (0, 0)
+        words += ["--logdir", str(folder / f"logs_{run}"), "--profile-steps", *map(str, window)]
+    if stage.number == "06" and run != "time":
+        words += ["--precision", "float32"]
+    return words
+
+
+def plan_run(
+    name: str, folder: Path, file: Path, steps: int, lr: float, dropout: bool, extra: list[str]
+) -> dict:
+    argv = ["--steps", str(steps), "--batch-size", str(BATCH), "--lr", str(lr), "--seed", "1"]
+    argv += ["--data", str(file), "--results", str(folder / f"{name}.results"), *extra]
+    watch = name == "watch" and "--logdir" in extra
+    return {
+        "name": name,
+        "argv": argv,
+        "steps": steps,
+        "dropout": dropout,
+        "data": str(file),
+        "test_images": 0 if name in ("steps", "watch") else TEST_IMAGES,
+        "observe": name != "time",
+        "markers": str(folder / "logs_watch") if watch else None,
+    }
+
+
+# --- the run ---
+
+
+def probe(script: Path, folder: Path, runs: list[dict], limit: float) -> Iterator[Ran]:
+    """Each run's outcome as soon as it is there; NotYet for one that did not do what all do."""
+    (folder / "cwd").mkdir(parents=True)  # what the script drops is dropped there
+    mark = f"##{secrets.token_hex(8)}"
+    plan = folder / "plan.json"
+    plan.write_text(json.dumps({"script": str(script), "mark": mark, "runs": runs}))
+    command = [sys.executable, "-m", "tools.probe", str(plan)]
+    left = list(runs)
+    with contextlib.closing(watched.follow(command, folder / "cwd", environment(), limit)) as story:
+        for ended in story:
+            if not left:
+                return  # whatever the script left running ends with this
+            name = left[0]["name"]
+            through = any(text == f"{mark} end of {name}" for _, text in ended.lines)
+            if through and (folder / f"{name}.json").exists():
+                yield read_run(left.pop(0), folder, ended, mark, limit)
+    for run in left:
+        yield read_run(run, folder, ended, mark, limit)
+
+
+def read_run(run: dict, folder: Path, ended: watched.Ended, mark: str, limit: float) -> Ran:
+    try:
+        told = json.loads((folder / f"{run['name']}.json").read_text())
+    except (OSError, ValueError):
+        raise died(ended, limit) from None
+    if "error" in told:
+        error = told["error"]
+        place = f"line {error['line']}: {error['text']}" if error["line"] else "outside your file"
+        raise NotYet(f"It stops with {error['type']}: {error['message']}", place)
+    if told["status"] != 0:
+        raise NotYet(f"It ends with exit status {told['status']}.", told.get("said") or "")
+    lines = of_run(ended.lines, mark, run["name"])
+    logged = [(at, found) for at, text in lines if (found := LOG_LINE.search(text))]
+    results = read_results(folder / f"{run['name']}.results", trained=bool(logged))
+    if len(logged) != run["steps"]:
+        raise NotYet(
+            f"It logs {len(logged)} lines for {run['steps']} steps: log_step() logs one a step, "
+            "let it be called for each."
+        )
+    weights = {}
+    with contextlib.suppress(OSError, ValueError), np.load(folder / f"{run['name']}.npz") as file:
+        weights = dict(file)
+    losses = [float(found["loss"]) for _, found in logged]
+    return Ran(told, results, losses, [at for at, _ in logged], weights)
+
+
+LOG_LINE = re.compile(
+    r"INFO - \(\d+, \d+\), Loss: (?P<loss>\d+\.\d+), step_time: \S+, throughput: \S+ img/s"
+)
+
+
+def of_run(lines: list[tuple[float, str]], mark: str, name: str) -> list[tuple[float, str]]:
+    """The lines between a run's two marks."""
+    found, inside = [], False
+    for at, text in lines:
+        if text.startswith(mark):
+            inside = text == f"{mark} {name}"
+        elif inside:
+            found.append((at, text))
+    return found
+
+
+def died(ended: watched.Ended, limit: float) -> NotYet:
+    """Why a script's process is gone before the script was through."""
+    if ended.timed_out:
+        return NotYet(f"It did not end within {limit:.0f} s: is there an endless loop?")
+    if ended.flooded:
+        return NotYet(f"It printed more than {watched.MOST_OUTPUT // 10**6} MB and was stopped.")
+    if ended.status < 0:
+        return NotYet(f"Its process was killed by {signal.Signals(-ended.status).name}.")
+    errors = [line for line in ended.errors.splitlines() if line.strip()]
+    if "tools/probe.py" in ended.errors and "Traceback" in ended.errors:
+        raise CannotCheck(f"the check could not look at your script: {errors[-1][:200]}")
+    return NotYet(
+        f"Its process ended by itself, with status {ended.status}, before main() was through.",
+        "Something in it ends the process at once: os._exit(), for instance.",
+    )
+
+
+def read_results(path: Path, trained: bool) -> dict:
+    leave = "summarize() writes them; leave it as it was."
+    if path.is_dir():
+        raise NotYet("It makes a folder where --results names a file.", leave)
+    try:
+        text = path.read_text()
+    except OSError:
+        if not trained:
+            raise NotYet("It ends before it trains: no log line, no results.") from None
+        raise NotYet("It trains, but there is no results file at the end.", leave) from None
+    except ValueError:
+        raise NotYet("Its results file is not text.", leave) from None
+    try:
+        results = json.loads(text)
+        wanted = {"final_loss", "test_accuracy", "img_per_s", "steps_timed", "warmup_steps"}
+        missing = sorted(wanted - set(results)) if isinstance(results, dict) else ["all"]
+    except ValueError:
+        raise NotYet("Its results file is not JSON.", leave) from None
+    if missing:
+        raise NotYet(f"Its results lack {', '.join(missing)}.", leave)
+    for name in ("final_loss", "test_accuracy"):
+        value = results[name]
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise NotYet(f"Its results say {name}: {value}. That is no number.", leave)
+        if not math.isfinite(value):
+            raise NotYet(f"Its {name} is {value}.")
+    for name in ("steps_timed", "warmup_steps"):
+        if not isinstance(results[name], int):
+            raise NotYet(f"Its results say {name}: {results[name]}. That is no count.", leave)
+    speed = results["img_per_s"]  # None where a run was too short
+    if speed is not None and not (isinstance(speed, (int, float)) and math.isfinite(speed)):
+        raise NotYet(f"Its results say img_per_s: {speed}. That is no speed.", leave)
+    return results
+
+
+# --- the workshop's own run ---
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("WORKSHOP_CACHE") or ROOT / ".cache") / "check"
+
+
+def tensorflow_version() -> str:
+    for name in ("tensorflow", "tensorflow-cpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return ""
+
+
+def right_step(stage: Stage, files: dict[str, Path], folder: Path, limit: float) -> dict[str, Ran]:
+    """The same runs of the workshop's own script; kept, for it is the same each time."""
+    own = stage if stage.number == "05" else previous(stage)  # 05's arithmetic is its own
+    parts = [own.script.read_bytes(), (ROOT / "tools/probe.py").read_bytes()]
+    parts += [path.read_bytes() for path in files.values()]
+    parts += [f"{stage.number} {tensorflow_version()} {platform.node()}".encode()]
+    parts += [os.environ.get("CUDA_VISIBLE_DEVICES", "").encode()]
+    key = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+    kept = cache_folder() / f"{stage.number}_{key[:16]}.npz"
+    with contextlib.suppress(OSError, ValueError, KeyError), np.load(kept) as file:
+        story = json.loads(str(file["story"]))
+        return {
+            name: Ran(
+                told,
+                results,
+                losses,
+                [],
+                {k[len(name) + 1 :]: file[k] for k in file if k.startswith(f"{name}/")},
+            )
+            for name, (told, results, losses) in story.items()
+        }
+    extra = {name: options(stage, folder, name, own.profiles) for name in ("step", "steps")}
+    runs = [
+        plan_run("step", folder, files["one"], 1, 0.001, False, extra["step"]),
+        plan_run("steps", folder, files["one"], STEPS, 0.001, False, extra["steps"]),
+    ]
+    try:
+        ran = dict(zip(("step", "steps"), probe(own.script, folder, runs, limit)))
+    except NotYet as error:
+        raise CannotCheck(f"{own.folder} itself does not run here: {error}") from None
+    arrays = {f"{n}/{key}": value for n, run in ran.items() for key, value in run.weights.items()}
+    story = json.dumps({name: (run.told, run.results, run.losses) for name, run in ran.items()})
+    with contextlib.suppress(OSError):  # a read-only folder: next time it is run again
+        kept.parent.mkdir(parents=True, exist_ok=True)
+
+        def write(part: Path) -> None:
+            with part.open("wb") as target:
+                np.savez(target, story=np.array(story), **arrays)
+
+        save(kept, write)
+    return ran
