@@ -111,6 +111,7 @@ IN_01 = [
         "reports a test accuracy of 99.0 %",
         (*CACHED, ("return right / len(x_test)", "return 0.99")),
     ),
+    Case("01", "only-logs", "did not move", (*CACHED, (APPLY, ""))),
 ]
 
 # --- 02 ---
@@ -153,6 +154,12 @@ IN_02 = [
         "unused",
         "No graph ran",
         ((PROFILED_STEP, "@tf.function\ndef never(x):\n    return x\n\n\ndef train_step("),),
+    ),
+    Case(
+        "02",
+        "forward-only",
+        "forward pass only",
+        (("@profile\ndef forward_pass", "@tf.function\ndef forward_pass"),),
     ),
     Case(
         "02",
@@ -450,6 +457,12 @@ IN_06 = [
             )
         ),
     ),
+    Case(
+        "06",
+        "not-divided",
+        "The first step's loss is",
+        core(data=("tf.cast(images, tf.float32) / 255", "tf.cast(images, tf.float32)")),
+    ),
 ]
 
 # --- scripts that misbehave ---
@@ -492,6 +505,12 @@ ODD = [
         "logs-nothing",
         "logs 0 lines for 1 steps",
         at_start("logging.disable(logging.CRITICAL)"),
+    ),
+    Case(
+        "01",
+        "closes-its-output",
+        "logs 0 lines for 1 steps",
+        at_start("os.close(1); os.open(os.devnull, os.O_WRONLY)"),
     ),
     Case("01", "forks", "logs 2 lines for 1 steps", at_start("os.fork()")),
     Case(
