@@ -526,17 +526,15 @@ QUICK = [*IN_01, *IN_02, *IN_03, *IN_04, *IN_05, *IN_06, *ODD]
 # --- timed ---
 
 ONCE = ("--repeats", "1")
+SLEEPS = (STEP_CALL, f"time.sleep(step > 12)\n        {STEP_CALL}")  # only where it is timed
+LONG_SLEEPS = (
+    "                span = ",
+    "                time.sleep(3 * (step > 12))\n                span = ",
+)
 TIMED = [
-    Case(
-        "01",
-        "slow",
-        "slower than 00_baseline",
-        (
-            *HANDED_ON,
-            (STEP_CALL, f"time.sleep(step > 12)\n        {STEP_CALL}"),
-        ),  # where it is timed
-        options=ONCE,
-    ),
+    Case("01", "slow", "slower than 00_baseline", (*HANDED_ON, SLEEPS), options=ONCE),
+    Case("02", "slow", "slower than 01_line_profiler", (GRAPH, SLEEPS), options=ONCE),
+    Case("06", "slow", "slower than 05_reduced", core(loop=LONG_SLEEPS), options=ONCE),
     Case("01", "always-the-same-batch", "It learns less", (*HANDED_ON, SAME_BATCH), options=ONCE),
     Case("02", "clock-does-not-wait", "Your clock does not wait", NO_WAIT, options=ONCE),
 ]
