@@ -83,8 +83,10 @@ def factor(number: str, other: str) -> str:
     return f"{value:.0f}x" if value >= 9.95 else f"{value:.1f}x"
 
 
-def peak(number: str) -> str:
-    share = table.of_ceiling(row(number), read(KEPT, "ladder.json")["ceiling"])
+def peak(number: str, precision: str = "") -> str:
+    """Of the matrix multiply in the stage's own precision, or in the one that is named."""
+    found = row(number) | ({"precision": precision} if precision else {})
+    share = table.of_ceiling(found, read(KEPT, "ladder.json")["ceiling"])
     return f"{100 * (share or 0):.0f} %"
 
 
