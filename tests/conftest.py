@@ -54,7 +54,7 @@ LOG_LINE = re.compile(
     re.M,
 )
 # What TensorFlow's C++ side says on its own: no reader can act on it.
-NOISE = re.compile(r"^(I0000 |WARNING: All log messages before absl)")
+NOISE = re.compile(r"^(I0000 |WARNING: All log messages before absl|.*oneDNN supports DT_HALF)")
 
 
 def stages(*numbers: str) -> list[tuple[str, str]]:
