@@ -132,11 +132,7 @@ def show(bench: dict, console: Console) -> None:
 
 def run(batch_sizes: list[int], repeats: int, steps: int | None) -> int:
     console = launch.console()
-    try:
-        kind = data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
-    except data.DataError as error:
-        print(f"workshop: {error}", file=sys.stderr)
-        return 1
+    kind = data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
     status = 0
     for batch_size in batch_sizes:
         entered = entries()

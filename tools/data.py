@@ -31,6 +31,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from tools.logged_run import Problem
+
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_PATH = ROOT / "data" / "mnist.npz"
 
@@ -67,7 +69,7 @@ NPM_FILES = {
 }
 
 
-class DataError(Exception):
+class DataError(Problem):
     """Says what is wrong with the data, and what to type."""
 
 
@@ -467,7 +469,3 @@ def main(argv: list[str]) -> int:
         print("Stopped; no partial file was left.", file=sys.stderr)
         return 130
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

@@ -82,11 +82,7 @@ def commit() -> str:
 
 def run(stages: list[Stage], steps: int, batch_size: int, ranks: int, repeats: int = 1) -> int:
     console = launch.console()
-    try:
-        kind = data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
-    except data.DataError as error:
-        print(f"workshop: {error}", file=sys.stderr)
-        return 1
+    kind = data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
     results = launch.results_folder()
     told = f"{len(stages)} stages of {steps} steps, batch {batch_size}, ranks {ranks}, data {kind}"
     console.print(told + (f", {repeats} times" if repeats > 1 else ""))

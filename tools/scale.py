@@ -176,11 +176,7 @@ def draw(points: list[Point], title: str, path: Path) -> None:
 
 def run(stage: Stage, ranks: list[int], repeats: int, steps: int, batch_size: int) -> int:
     console = launch.console()
-    try:
-        kind = data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
-    except data.DataError as error:
-        print(f"workshop: {error}", file=sys.stderr)
-        return 1
+    kind = data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
