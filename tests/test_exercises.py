@@ -214,6 +214,7 @@ IN_02 = [
 
 # --- 03 ---
 
+COMPILED = ("def compute_gradients", "@tf.function(jit_compile=True)\ndef compute_gradients")
 IN_03 = [
     Case("03", "own", whole=own("03")),
     Case(
@@ -229,7 +230,7 @@ IN_03 = [
         "labels-turned",
         "The first step's loss is",
         (
-            ("def compute_gradients", "@tf.function(jit_compile=True)\ndef compute_gradients"),
+            COMPILED,
             ("compute_loss(labels,", "compute_loss(9 - labels,"),
         ),
     ),
@@ -526,7 +527,8 @@ QUICK = [*IN_01, *IN_02, *IN_03, *IN_04, *IN_05, *IN_06, *ODD]
 # --- timed ---
 
 ONCE = ("--repeats", "1")
-SLEEPS = (STEP_CALL, f"time.sleep(step > 12)\n        {STEP_CALL}")  # only where it is timed
+SLEEPS = (STEP_CALL, f"time.sleep(step > 12); {STEP_CALL}")  # only where it is timed
+FAR_BEHIND = "It did the thing, but something in it costs time"
 LONG_SLEEPS = (
     "                span = ",
     "                time.sleep(3 * (step > 12))\n                span = ",
@@ -534,6 +536,15 @@ LONG_SLEEPS = (
 TIMED = [
     Case("01", "slow", "slower than 00_baseline", (*HANDED_ON, SLEEPS), options=ONCE),
     Case("02", "slow", "slower than 01_line_profiler", (GRAPH, SLEEPS), options=ONCE),
+    Case("03", "slow", FAR_BEHIND, (COMPILED, SLEEPS), options=ONCE),
+    Case("04", "slow", FAR_BEHIND, (*window(), SLEEPS), options=ONCE),
+    Case(
+        "05",
+        "slow",
+        FAR_BEHIND,
+        (LAST_LAYER, policy("mixed_bfloat16"), SLEEPS),
+        options=ONCE,
+    ),
     Case("06", "slow", "slower than 05_reduced", core(loop=LONG_SLEEPS), options=ONCE),
     Case("01", "always-the-same-batch", "It learns less", (*HANDED_ON, SAME_BATCH), options=ONCE),
     Case("02", "clock-does-not-wait", "Your clock does not wait", NO_WAIT, options=ONCE),
@@ -865,6 +876,8 @@ def test_a_verdict_only_where_it_is_clear() -> None:
     assert timing.verdict(entry(3, 4), entry(1, 2)) == "faster"
     assert timing.verdict(entry(1, 2), entry(3, 4)) == "slower"
     assert timing.verdict(entry(1, 4), entry(2, 3)) == "unclear"
+    assert timing.far_behind(entry(1, 2), entry(4, 5))
+    assert not timing.far_behind(entry(1, 3), entry(4, 5))  # one repeat is near enough
 
 
 # --- processes ---

@@ -41,7 +41,15 @@ from tools.judge import (
 )
 from tools.stages import STAGES, Stage
 from tools.table import number, ratio, save
-from tools.timing import Entry, judge_clock, judge_learning, time_once, timed_steps, verdict
+from tools.timing import (
+    Entry,
+    far_behind,
+    judge_clock,
+    judge_learning,
+    time_once,
+    timed_steps,
+    verdict,
+)
 from tools.trial import (
     BATCH,
     STEPS,
@@ -266,6 +274,13 @@ def judge_speed(
                 "No clear difference in speed: the repeats overlap.",
                 f"On a busy machine more of them help: ./workshop check {stage.number} --repeats 7",
             )
+        if far_behind(mine, own):
+            screen.say(f"  There is more in it: ours is {ratio(own.speed, mine.speed)} yours.")
+    elif far_behind(mine, own):
+        raise NotYet(
+            f"It did the thing, but something in it costs time: ours is "
+            f"{ratio(own.speed, mine.speed)} yours."
+        )
     else:
         screen.say(f"  {told}. This exercise is judged on having done it, not on the speed.")
         if not gpu and stage.number in ON_A_CPU:

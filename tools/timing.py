@@ -14,6 +14,7 @@ from tools.trial import BATCH, NotYet, options, plan_run, probe
 
 CLOCK = 1.3  # a claimed speed may be this much above the wall clock's
 ACCURACY_LOSS = 0.1  # after so few steps accuracy is noisy
+FAR = 1.5  # a right solution is not this much slower than ours, however it is written
 
 
 @dataclass
@@ -68,6 +69,10 @@ def verdict(mine: Entry, before: Entry) -> str:
     if min(mine.speeds) > max(before.speeds):
         return "faster"
     return "slower" if max(mine.speeds) < min(before.speeds) else "unclear"
+
+
+def far_behind(mine: Entry, own: Entry) -> bool:
+    return FAR * max(mine.speeds) < min(own.speeds)
 
 
 def judge_clock(mine: Entry) -> None:
