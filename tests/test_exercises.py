@@ -100,8 +100,13 @@ SAME_BATCH = (
     "np.arange(args.batch_size)",
 )
 
+IN_ORDER = (SAME_BATCH[0], f"np.arange(len(order))[{SAME_BATCH[0].removeprefix('order[')}")
+EACH_ONCE = "An epoch does not show each image once"
+
 IN_01 = [
     Case("01", "own", whole=own("01")),
+    Case("01", "always-the-same-batch", EACH_ONCE, (*HANDED_ON, SAME_BATCH)),
+    Case("01", "never-shuffled", "in the same order", (*HANDED_ON, IN_ORDER)),
     Case("01", "arrays-handed-on", patches=HANDED_ON),
     Case("01", "zip-kept-open", "arrays were read", ZIP_KEPT_OPEN),
     Case("01", "updated-twice", "2.00x as far", (*CACHED, (APPLY, APPLY + APPLY))),
@@ -215,13 +220,57 @@ IN_02 = [
 # --- 03 ---
 
 COMPILED = ("def compute_gradients", "@tf.function(jit_compile=True)\ndef compute_gradients")
+BESIDE = (  # a program of XLA runs, and trains nothing
+    "def main():\n",
+    """@tf.function(jit_compile=True)
+def beside(images, kernel):
+    with tf.GradientTape() as tape:
+        tape.watch(kernel)
+        loss = tf.reduce_sum(tf.nn.conv2d(images, kernel, 1, "VALID"))
+    return tape.gradient(loss, kernel)
+
+
+def main():
+    beside(tf.ones([1, 28, 28, 1]), tf.ones([3, 3, 1, 32]))
+""",
+)
 IN_03 = [
     Case("03", "own", whole=own("03")),
     Case(
         "03",
-        "whole-step",
+        "a-second-function",
         patches=(
-            ("@tf.function\ndef train_step", "@tf.function(jit_compile=True)\ndef train_step"),
+            (
+                "@tf.function\ndef train_step",
+                "xla_gradients = tf.function(compute_gradients, jit_compile=True, autograph=False)"
+                "\n\n\n@tf.function\ndef train_step",
+            ),
+            ("loss, gradients = compute_gradients(", "loss, gradients = xla_gradients("),
+        ),
+    ),
+    Case(
+        "03",
+        "whole-step",
+        "The update is compiled too",
+        (("@tf.function\ndef train_step", "@tf.function(jit_compile=True)\ndef train_step"),),
+    ),
+    Case(
+        "03",
+        "forward-pass-only",
+        "Forward pass and gradients were compiled apart",
+        (("def forward_pass", "@tf.function(jit_compile=True)\ndef forward_pass"),),
+    ),
+    Case("03", "beside-the-step", "No convolution's gradient was compiled", (BESIDE,)),
+    Case(
+        "03",
+        "compiled-and-thrown-away",
+        "Some convolutions of the training step were compiled by XLA, some were not",
+        (
+            (
+                "    loss, gradients = compute_gradients(model, images, labels)\n",
+                "    tf.function(compute_gradients, jit_compile=True)(model, images, labels)\n"
+                "    loss, gradients = compute_gradients(model, images, labels)\n",
+            ),
         ),
     ),
     Case("03", "only-claimed", "compiled by XLA", (("XLA = False", "XLA = True"),)),
@@ -270,10 +319,13 @@ def window(
     )
 
 
+STOPPED = ("            tf.profiler.experimental.stop()\n", "            pass\n")
 IN_04 = [
     Case("04", "own", whole=own("04")),
     Case("04", "plain-ifs", patches=window()),
     Case("04", "no-markers", "no step markers", window(marker=False)),
+    Case("04", "not-the-roots", "no step times", (*window(), (", _r=1", ""))),
+    Case("04", "never-stopped", "nothing was written", (*window(), STOPPED)),
     Case(
         "04",
         "one-too-many",
@@ -418,6 +470,11 @@ FROM_HOST = (
     "train_steps(model, optimizer, batches, order, *span)",
     "train_steps(model, optimizer, tuple(part.numpy() for part in batches), order, *span)",
 )
+BY_PYTHON = (
+    "    return tf.cast(images, tf.float32) / 255, labels",
+    """    there = tf.numpy_function(lambda array: array, [images], tf.uint8)
+    return tf.cast(tf.ensure_shape(there, images.shape), tf.float32) / 255, labels""",
+)
 ITERATED = """@tf.function
 def train_steps(model, optimizer, batches, order, first, count):
     losses = tf.TensorArray(tf.float32, count)
@@ -433,6 +490,9 @@ IN_06 = [
     Case("06", "own", whole=own("06")),
     Case("06", "fours-in-a-while-loop", patches=core(steps=WHILE, loop=("min(10,", "min(4,"))),
     Case("06", "from-the-host", "came from the host", core(loop=FROM_HOST)),
+    Case("06", "by-python", "call Python from within the graph", core(data=BY_PYTHON)),
+    Case("06", "one-batch-a-call", EACH_ONCE, core(steps=("order, first + i)", "order, first)"))),
+    Case("06", "one-order", "in the same order", core(loop=("[0], epoch)", "[0], 0)"))),
     Case(
         "06",
         "from-an-iterator",
@@ -481,6 +541,18 @@ def at_end(line: str) -> tuple[Patch, ...]:
 
 
 ODD = [
+    Case(
+        "02",
+        "fails-in-the-graph",
+        "It stops with NameError: name 'los' is not defined",
+        (GRAPH, ("    return compute_loss(labels,", "    return los(labels,")),
+    ),
+    Case(
+        "01",
+        "fails-in-a-layer",
+        'It stops with ValueError: Input 0 of layer "conv2d',
+        (("self.conv_1(images)", "self.conv_1(images[0])"),),
+    ),
     Case("01", "syntax-error", "Syntax error in line 1: ", whole="def train(:\n"),
     Case("01", "not-text", "Python cannot read it", whole="x = 1\0\n"),
     Case("01", "empty", "ends before it trains", whole=""),
@@ -546,8 +618,7 @@ TIMED = [
         options=ONCE,
     ),
     Case("06", "slow", "slower than 05_reduced", core(loop=LONG_SLEEPS), options=ONCE),
-    Case("01", "always-the-same-batch", "It learns less", (*HANDED_ON, SAME_BATCH), options=ONCE),
-    Case("02", "clock-does-not-wait", "Your clock does not wait", NO_WAIT, options=ONCE),
+    Case("02", "clock-does-not-wait", "Your clock misses time", NO_WAIT, options=ONCE),
 ]
 QUIET = [Case("06", "core-timed", "", core(), options=ONCE)]  # the others need no quiet
 

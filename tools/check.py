@@ -30,11 +30,13 @@ from tools.judge import (
     MIXED,
     TENSOR_FLOAT,
     check_source,
+    deeds,
     judge_accuracy,
     judge_count,
     judge_deed,
     judge_draws,
     judge_dropout,
+    judge_epochs,
     judge_model,
     judge_step,
     judge_steps,
@@ -52,7 +54,9 @@ from tools.timing import (
 )
 from tools.trial import (
     BATCH,
+    EPOCH,
     STEPS,
+    STILL,
     CannotCheck,
     NotYet,
     make_data,
@@ -182,7 +186,8 @@ def judge(
             ("step", "one", 1, 0.001, False),
             ("steps", "one", STEPS, 0.001, False),
             ("dropout", "one", STEPS, 0.001, True),
-            ("watch", "same", steps, 1e-9, True),
+            ("epochs", "grey", 2 * EPOCH, STILL, False),
+            ("watch", "same", steps, STILL, True),
         )
     ]
     with (
@@ -204,13 +209,16 @@ def judge(
         judge_model(alive)
         judge_dropout(alive, off, right["steps"])
         judge_accuracy(alive, within, " without dropout")
+        judge_epochs(next(found), right["epochs"])
         watch = next(found)
         judge_model(watch)
         judge_count(watch, steps)
         judge_draws(watch)
         screen.good(outcome.step, how)
-    outcome.step = DEEDS[stage.number]
-    screen.good(outcome.step, judge_deed(stage, watch, one, steps))
+    for deed in deeds(stage):
+        outcome.step = DEEDS[deed]
+        how = judge_deed(deed, watch, one, steps)
+    screen.good(outcome.step, how)
     if quick:
         screen.say("  Not timed: --quick.", "dim")
         outcome.passed = True

@@ -61,7 +61,7 @@ def parts(stage: Stage) -> tuple[str, list[str]]:
     count = LINES.get(stage.number) or lines_changed(stage) or 0
     text = text.replace("{lines}", about(count)).replace("{before}", previous(stage).folder)
     task, *hints = re.split(r"^## Hint\n", text, flags=re.M)
-    return task.strip(), [hint.strip() for hint in hints]
+    return task.strip(), [hint.strip("\n") for hint in hints]  # code begins indented
 
 
 def as_comment(task: str) -> str:
@@ -122,10 +122,12 @@ def start(stage: Stage, fresh: bool) -> int:
         origin = previous(stage).script.relative_to(ROOT)
         console.print(f"Yours to change: {shown(file)}, a copy of {origin}.", markup=False)
     console.print()
+    activate = [("source .venv/bin/activate", "once in a shell, for the next line")]
     commands = (
+        *(activate if (ROOT / ".venv").exists() and "VIRTUAL_ENV" not in os.environ else []),
         (f"(cd {shown(file.parent)} && python {file.name} --steps 50)", "run it"),
         (f"./workshop check {stage.number} --quick", "is it right?"),
-        (f"./workshop check {stage.number}", "is it right, and is it faster?"),
+        (f"./workshop check {stage.number}", "is it right, and how fast?"),
         (f"./workshop check {stage.number} --hint", "a hint, one at a time"),
     )
     width = max(len(command) for command, _ in commands)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tools.cnn import SHAPES, first_weights, shape_key
 from tools.stages import Stage
-from tools.trial import BATCH, STEPS, WINDOW, NotYet, Ran
+from tools.trial import BATCH, EPOCH, STEPS, WINDOW, NotYet, Ran
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Tolerance:
 FLOAT32 = Tolerance(loss=1e-4, update=0.01, accuracy=0.003)
 TENSOR_FLOAT = Tolerance(loss=2e-3, update=0.3, accuracy=0.01)  # an A100 rounds to float16's digits
 MIXED = Tolerance(loss=0.02, update=0.5, accuracy=0.03)
+LOGGED = 0.002  # log lines have three digits
 SAME_PATH = 0.1  # training with dropout must end farther than this from training without
 
 
@@ -67,6 +68,8 @@ def how_wrong(name: str, mine: np.ndarray, right: np.ndarray) -> str:
     if not length:
         return f"{name} did not move"
     along = float(np.vdot(mine, right) / (length * wanted))
+    if along > 0.95 and 0.95 < length / wanted < 1.05:
+        return f"{name} moved {100 * distance(mine, right):.0f} % off: is it computed in 16 bit?"
     if along > 0.95:
         return f"{name} moved {length / wanted:.2f}x as far as it should"
     if along < -0.95:
@@ -102,9 +105,8 @@ def judge_step(mine: Ran, right: Ran, within: Tolerance) -> str:
         worst = wrong.index(max(wrong, key=lambda key: off[key]))
         rest = [text for i, text in enumerate(told) if i != worst]
         raise NotYet(f"After one step {told[worst]}.", *rest)
-    return (
-        f"loss {loss:.4f}, all 8 tensors moved as they should (to {100 * max(off.values()):.1f} %)"
-    )
+    far, most = (f"{100 * share:.1f} %" for share in (max(off.values()), within.update))
+    return f"loss {loss:.4f}, all 8 tensors moved as they should: {far} off, {most} may be"
 
 
 def judge_count(ran: Ran, steps: int) -> None:
@@ -147,6 +149,20 @@ def judge_dropout(alive: Ran, off: Ran, right: Ran) -> None:
             "Dropout is lost: training goes the same way with it as without it.",
             "The model must be called with training=True in the training step.",
         )
+
+
+def judge_epochs(mine: Ran, right: Ran) -> None:
+    """Two epochs in which nothing moves: the mean loss tells whether each image came once."""
+    wanted = sum(right.losses) / EPOCH
+    epochs = [mine.losses[:EPOCH], mine.losses[EPOCH:]]
+    for losses in epochs:
+        if abs(sum(losses) / EPOCH - wanted) > LOGGED:
+            raise NotYet(
+                f"An epoch does not show each image once: its mean loss is "
+                f"{sum(losses) / EPOCH:.3f}, that of all images {wanted:.3f}."
+            )
+    if epochs[0] == epochs[1]:
+        raise NotYet("Two epochs show the images in the same order: shuffle anew for each.")
 
 
 def judge_draws(ran: Ran) -> None:
@@ -203,10 +219,28 @@ def judge_graph(ran: Ran, steps: int) -> str:
 
 
 def judge_xla(ran: Ran) -> str:
-    if not any(graph["backward_xla"] for graph in ran.told["graphs"]):
+    """Of the graphs that train: another one may hold anything, and proves nothing."""
+    whole = [graph for graph in ran.told["graphs"] if graph["updates"] and graph["backward"]]
+    programs = [program for graph in whole for program in graph["programs"]]
+    if not any(backward for _, backward in programs):
         raise NotYet(
             "No convolution's gradient was compiled by XLA.",
             "The function around the gradients needs jit_compile=True, and must be the one used.",
+        )
+    if any(graph["plain_convs"] for graph in whole):
+        raise NotYet(
+            "Some convolutions of the training step were compiled by XLA, some were not.",
+            "What the step uses must be what is compiled, and must be there once.",
+        )
+    if not all(forward and backward for forward, backward in programs):
+        raise NotYet(
+            "Forward pass and gradients were compiled apart: XLA could not fuse across them.",
+            "Compile the function that holds both.",
+        )
+    if any(graph["updates_xla"] for graph in whole):
+        raise NotYet(
+            "The update is compiled too. Between it and the gradients is the exchange between "
+            "ranks, which XLA cannot compile: on two ranks this would stop.",
         )
     return "forward pass and gradients ran as one XLA program"
 
@@ -225,6 +259,11 @@ def judge_profile(ran: Ran, steps: int) -> str:
     if marked != list(range(first, last + 1)):
         told = ", ".join(map(str, marked[:12])) + (", ..." if len(marked) > 12 else "")
         raise NotYet(f"Asked for {asked}, the profile has markers of steps {told}.")
+    if not found["times"]:
+        raise NotYet(
+            "The profile has markers, but no step times: ./workshop report could not split them.",
+            "A marker begins a step only with _r=1.",
+        )
     if ran.told["fetches"] and not ran.told["fetches_in_marker"]:
         raise NotYet("The batch is fetched outside the step marker: its time is in no step.")
     counted = ran.results["steps_timed"] + ran.results["warmup_steps"]
@@ -266,6 +305,8 @@ def judge_loop(ran: Ran, steps: int) -> str:
         raise NotYet(f"Python made {calls} calls for {steps} steps: a call should do several.")
     if any(graph["iterator"] for graph in whole):
         raise NotYet("The steps take their batches from a tf.data iterator, which is on the host.")
+    if any(graph["python"] for graph in whole):
+        raise NotYet("The steps call Python from within the graph: that is the host again.")
     fed = sum(graph["fed"] for graph in whole)
     if fed > steps * BATCH * 28 * 28 // 2:
         raise NotYet(
@@ -285,17 +326,19 @@ DEEDS = {
 }
 
 
-def judge_deed(stage: Stage, watch: Ran, one: Ran, steps: int) -> str:
-    """This exercise's idea, and the ideas before it; the words are about this one."""
-    told = {"01": judge_reads(watch, one, steps)}
-    if stage.number >= "02":
-        told["02"] = judge_graph(watch, steps)
-    if "03" <= stage.number <= "05":
-        told["03"] = judge_xla(watch)
-    if "04" <= stage.number <= "05":
-        told["04"] = judge_profile(watch, steps)
-    if stage.number == "05":
-        told["05"] = judge_precision(watch)
-    if stage.number == "06":
-        told["06"] = judge_loop(watch, steps)
-    return told[stage.number]
+def deeds(stage: Stage) -> list[str]:
+    """This exercise's idea last, and before it those of the stages that it builds on."""
+    past = {"06": ("01", "02")}.get(stage.number, [n for n in DEEDS if n < stage.number])
+    return [*past, stage.number]
+
+
+def judge_deed(number: str, watch: Ran, one: Ran, steps: int) -> str:
+    judges = {
+        "01": lambda: judge_reads(watch, one, steps),
+        "02": lambda: judge_graph(watch, steps),
+        "03": lambda: judge_xla(watch),
+        "04": lambda: judge_profile(watch, steps),
+        "05": lambda: judge_precision(watch),
+        "06": lambda: judge_loop(watch, steps),
+    }
+    return judges[number]()

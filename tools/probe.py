@@ -11,8 +11,10 @@ import collections
 import contextlib
 import functools
 import json
+import linecache
 import logging
 import os
+import re
 import runpy
 import signal
 import sys
@@ -202,35 +204,47 @@ def anatomy(function: ConcreteFunction) -> dict:
     found: dict[str, Any] = {
         "forward": 0,
         "backward": 0,
-        "backward_xla": 0,
+        "plain_convs": 0,  # not compiled by XLA
+        "programs": [],  # of XLA: the convolutions in each, forward and backward
         "updates": 0,
+        "updates_xla": 0,
         "iterator": False,
+        "python": False,
         "conv_types": set(),
         "loss_types": set(),
     }
-    todo, done = [(graph.node, compiled)], set()
+    programs: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
+    todo, done = [(graph.node, function.name if compiled else "")], set()
     while todo:
-        nodes, compiled = todo.pop()
+        nodes, program = todo.pop()
         for node in nodes:
             kind = tf.dtypes.as_dtype(node.attr["T"].type).name if node.attr["T"].type else ""
             if node.op in (FORWARD, BACKWARD):
                 found["forward" if node.op == FORWARD else "backward"] += 1
-                found["backward_xla"] += node.op == BACKWARD and compiled
+                if program:
+                    programs[program][node.op == BACKWARD] += 1
+                else:
+                    found["plain_convs"] += 1
                 found["conv_types"].add(kind)
             elif node.op in LOSSES:
                 found["loss_types"].add(kind)
             elif node.op.startswith(UPDATES):  # the float ones: not the seeds, not the step
                 dtype = (node.attr["dtype"] if "dtype" in node.attr else node.attr["T"]).type
                 found["updates"] += dtype == tf.float32.as_datatype_enum
+                found["updates_xla"] += bool(program) and dtype == tf.float32.as_datatype_enum
             found["iterator"] |= node.op.startswith("IteratorGetNext")
-            below = compiled or node.attr["_XlaMustCompile"].b
+            found["python"] |= "PyFunc" in node.op
             for value in node.attr.values():
                 for called in [value.func, *value.list.func]:
                     body = library.get(called.name)
-                    xla = body is not None and (below or body.attr["_XlaMustCompile"].b)
-                    if body is not None and (called.name, xla) not in done:
-                        done.add((called.name, xla))
-                        todo.append((body.node_def, xla))
+                    if body is None:
+                        continue
+                    begins = node.attr["_XlaMustCompile"].b or body.attr["_XlaMustCompile"].b
+                    inside = program or (called.name if begins else "")
+                    if (called.name, inside) not in done:
+                        done.add((called.name, inside))
+                        todo.append((body.node_def, inside))
+    found["programs"] = list(programs.values())
     return {k: sorted(v) if isinstance(v, set) else v for k, v in found.items()}
 
 
@@ -307,15 +321,17 @@ def iterations() -> int | None:
 
 def markers(logdir: Path) -> dict:
     """The steps that a profile has markers of, or why it cannot be read."""
-    from tools import profile, trace
+    from tools import profile, report
 
+    if not any(logdir.rglob(f"*{profile.ENDING}")):
+        return {"unreadable": "nothing was written to --logdir. Is it started, and stopped again?"}
     try:
-        traces = trace.read(profile.Converter(profile.find(logdir)))
+        found, traces = report.load(logdir)
     except Exception as error:
         return {"unreadable": str(error).replace(str(logdir), "--logdir")}
     events = [event for part in traces for event in part.proto.trace_events]
-    found = [int(e.args["step_num"]) for e in events if "step_num" in e.args]
-    return {"steps": sorted(found)}
+    marked = [int(e.args["step_num"]) for e in events if "step_num" in e.args]
+    return {"steps": sorted(marked), "times": found.steps.count}
 
 
 # --- a run ---
@@ -338,15 +354,25 @@ def clean_up() -> None:
 
 
 def where(error: BaseException, script: str) -> dict:
-    """The last line of the script itself that an exception came through."""
+    """The last line of the script itself that an exception came through.
+
+    From a tf.function or a layer it comes with a traceback of its own as text: the cause is there.
+    """
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == script]
-    line = frames[-1] if frames else None
-    text = (str(error) or "").strip().splitlines()
+    told = str(error).split("Arguments received by")[0]
+    lines = [line.strip() for line in told.splitlines() if line.strip()] or [""]
+    inner = re.findall(rf'File "{re.escape(script)}", line (\d+)', told)
+    number = int(inner[-1]) if inner else frames[-1].lineno if frames else None
+    message = lines[0]
+    if message.startswith("in user code"):
+        message = lines[-1]
+    elif message.startswith("Exception encountered when calling"):
+        message = lines[min(1, len(lines) - 1)]
     return {
         "type": type(error).__name__,
-        "message": text[0][:300] if text else "",
-        "line": line and line.lineno,
-        "text": line and (line.line or "").strip(),
+        "message": message.removeprefix(f"{type(error).__name__}: ")[:300],
+        "line": number,
+        "text": number and linecache.getline(script, number).strip(),
     }
 
 

@@ -79,14 +79,16 @@ def judge_clock(mine: Entry) -> None:
     over = min(claim / speed for claim, speed in zip(mine.claims, mine.speeds))
     if over > CLOCK:
         raise NotYet(
-            f"Your clock does not wait for the device: it says {number(max(mine.claims))} img/s, "
+            f"Your clock misses time: it says {number(max(mine.claims))} img/s, "
             f"the wall clock {number(mine.speed)}.",
-            "See 02's README: a clock that does not wait.",
+            "It stops before the device is done (see 02's README: a clock that does not wait), "
+            "or something slow is done outside of it.",
         )
     if over < 1 / 3:
         raise NotYet(
-            "Its log lines come in one burst, so that the wall clock has nothing to time.",
-            "Log after each call, and let a call be 10 steps.",
+            f"It says {number(max(mine.claims))} img/s, but its log lines come in at "
+            f"{number(mine.speed)}.",
+            "The time of a call is shared out over its steps, and they are logged after the call.",
         )
 
 

@@ -31,7 +31,9 @@ from tools.table import save
 
 BATCH = 64
 STEPS = 6  # of the runs on one batch
+STILL = 1e-9  # a learning rate at which nothing moves
 WINDOW = (5, 9)  # of the watched run, the steps to profile
+EPOCH = 4  # steps in an epoch of the grey images: 256 of them, all that a byte can say
 TEST_IMAGES = 1000
 PIECE = 16 * BATCH  # images in the data set of the watched run
 
@@ -81,14 +83,19 @@ def environment() -> dict[str, str]:
 
 
 def make_data(folder: Path) -> dict[str, Path]:
-    """one: a single batch, so that its order cannot matter. same: one image, many times over."""
+    """one: a single batch, so that its order cannot matter. same: one image, many times over.
+
+    grey: one image of each grey, so that a batch's loss tells which ones are in it.
+    """
     with np.load(data.DEFAULT_PATH) as file:
         x, y = file["x_train"][:BATCH], file["y_train"][:BATCH]
         test = {"x_test": file["x_test"][:TEST_IMAGES], "y_test": file["y_test"][:TEST_IMAGES]}
-    paths = {name: folder / f"{name}.npz" for name in ("one", "same")}
+    paths = {name: folder / f"{name}.npz" for name in ("one", "same", "grey")}
     np.savez(paths["one"], x_train=x, y_train=y, **test)
     x, y = np.repeat(x[:1], PIECE, axis=0), np.repeat(y[:1], PIECE, axis=0)
     np.savez(paths["same"], x_train=x, y_train=y, **test)
+    greys = np.repeat(np.arange(EPOCH * BATCH, dtype=np.uint8), 28 * 28).reshape(-1, 28, 28)
+    np.savez(paths["grey"], x_train=greys, y_train=np.zeros(len(greys), np.uint8), **test)
     return paths
 
 
@@ -116,7 +123,7 @@ def plan_run(
         "steps": steps,
         "dropout": dropout,
         "data": str(file),
-        "test_images": 0 if name in ("steps", "watch") else TEST_IMAGES,
+        "test_images": 0 if name in ("steps", "epochs", "watch") else TEST_IMAGES,
         "observe": name != "time",
         "markers": str(folder / "logs_watch") if watch else None,
     }
@@ -274,13 +281,16 @@ def right_step(stage: Stage, files: dict[str, Path], folder: Path, limit: float)
             )
             for name, (told, results, losses) in story.items()
         }
-    extra = {name: options(stage, folder, name, own.profiles) for name in ("step", "steps")}
+    extra = {
+        name: options(stage, folder, name, own.profiles) for name in ("step", "steps", "epochs")
+    }
     runs = [
         plan_run("step", folder, files["one"], 1, 0.001, False, extra["step"]),
         plan_run("steps", folder, files["one"], STEPS, 0.001, False, extra["steps"]),
+        plan_run("epochs", folder, files["grey"], EPOCH, STILL, False, extra["epochs"]),
     ]
     try:
-        ran = dict(zip(("step", "steps"), probe(own.script, folder, runs, limit)))
+        ran = dict(zip(extra, probe(own.script, folder, runs, limit)))
     except NotYet as error:
         raise CannotCheck(f"{own.folder} itself does not run here: {error}") from None
     arrays = {f"{n}/{key}": value for n, run in ran.items() for key, value in run.weights.items()}
