@@ -152,6 +152,19 @@ NO_WAIT = (
 )
 
 IN_02 = [
+    Case(
+        "02",
+        "every-other-step",
+        "called 6 times for 12 steps",
+        (
+            GRAPH,
+            (
+                STEP_CALL,
+                f"""step_made = train_step if step % 2 else train_step.python_function
+        {STEP_CALL.replace("train_step", "step_made")}""",
+            ),
+        ),
+    ),
     Case("02", "own", whole=own("02")),
     Case("02", "closure", patches=CLOSURE),
     Case(

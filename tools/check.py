@@ -217,7 +217,7 @@ def judge(
         screen.good(outcome.step, how)
     for deed in deeds(stage):
         outcome.step = DEEDS[deed]
-        how = judge_deed(deed, watch, one, steps)
+        how = judge_deed(deed, stage, watch, one, steps)
     screen.good(outcome.step, how)
     if quick:
         screen.say("  Not timed: --quick.", "dim")

@@ -234,12 +234,13 @@ def anatomy(function: ConcreteFunction) -> dict:
                 found["updates_xla"] += bool(program) and dtype == tf.float32.as_datatype_enum
             found["iterator"] |= node.op.startswith("IteratorGetNext")
             found["python"] |= "PyFunc" in node.op
+            compiled = node.attr["_XlaMustCompile"].b
             for value in node.attr.values():
                 for called in [value.func, *value.list.func]:
                     body = library.get(called.name)
                     if body is None:
                         continue
-                    begins = node.attr["_XlaMustCompile"].b or body.attr["_XlaMustCompile"].b
+                    begins = compiled or body.attr["_XlaMustCompile"].b
                     inside = program or (called.name if begins else "")
                     if (called.name, inside) not in done:
                         done.add((called.name, inside))
@@ -359,7 +360,7 @@ def where(error: BaseException, script: str) -> dict:
     From a tf.function or a layer it comes with a traceback of its own as text: the cause is there.
     """
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == script]
-    told = str(error).split("Arguments received by")[0]
+    told = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split("Arguments received by")[0]
     lines = [line.strip() for line in told.splitlines() if line.strip()] or [""]
     inner = re.findall(rf'File "{re.escape(script)}", line (\d+)', told)
     number = int(inner[-1]) if inner else frames[-1].lineno if frames else None
