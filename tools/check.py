@@ -209,7 +209,7 @@ def judge(
         judge_model(alive)
         judge_dropout(alive, off, right["steps"])
         judge_accuracy(alive, within, " without dropout")
-        judge_epochs(next(found), right["epochs"])
+        epochs = next(found)
         watch = next(found)
         judge_model(watch)
         judge_count(watch, steps)
@@ -219,6 +219,9 @@ def judge(
         outcome.step = DEEDS[deed]
         how = judge_deed(deed, stage, watch, one, steps)
     screen.good(outcome.step, how)
+    outcome.step = "It sees every image"
+    judge_epochs(epochs, right["epochs"])  # now: a loss in 16 bit has been ruled out
+    screen.good(outcome.step, "once in an epoch, each epoch in a new order")
     if quick:
         screen.say("  Not timed: --quick.", "dim")
         outcome.passed = True

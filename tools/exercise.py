@@ -122,7 +122,7 @@ def start(stage: Stage, fresh: bool) -> int:
         origin = previous(stage).script.relative_to(ROOT)
         console.print(f"Yours to change: {shown(file)}, a copy of {origin}.", markup=False)
     console.print()
-    activate = [("source .venv/bin/activate", "once in a shell, for the next line")]
+    activate = [("source .venv/bin/activate", "once in a shell")]
     commands = (
         *(activate if (ROOT / ".venv").exists() and "VIRTUAL_ENV" not in os.environ else []),
         (f"(cd {shown(file.parent)} && python {file.name} --steps 50)", "run it"),
