@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,15 +45,20 @@ def training(folder: str, cwd: Path, *options: object) -> Iterator[subprocess.Po
 
 def stop_after(process: subprocess.Popen[str], lines: int, number: int) -> tuple[str, str]:
     """Send the signal once some steps are logged; stdout and stderr, all of it."""
-    assert process.stdout
+    assert process.stdout and process.stderr
     seen = ""
     while len(LOG_LINE.findall(seen)) < lines:
         line = process.stdout.readline()
         assert line, "it ended by itself"
         seen += line
     process.send_signal(number)
-    rest, stderr = process.communicate(timeout=60)
-    return seen + rest, stderr
+    limit = threading.Timer(60, process.kill)
+    limit.start()
+    seen += process.stdout.read()  # not communicate(): what readline() read ahead would be lost
+    stderr = process.stderr.read()
+    process.wait()
+    limit.cancel()
+    return seen, stderr
 
 
 @SIGNALS
