@@ -730,7 +730,7 @@ def test_the_walk_of_an_exercise(number: str, running) -> None:
     assert "Not yet: " in checked and UNEDITED[number] in checked, checked
     assert f"A hint: ./workshop check {number} --hint" in checked
     assert "Hint 1 of " in hinted
-    assert re.search(rf"{number} [^\d]* begun", card) and "0 of 6 passed. Next: " in card, card
+    assert re.search(rf"{number} [^\d]* not yet", card) and "0 of 6 passed. Next: " in card, card
 
 
 def test_exercise_copies_the_previous_script_with_the_task_on_top(tmp_path: Path) -> None:
@@ -920,7 +920,7 @@ def test_the_score_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for number, said in (
         ("01", "passed"),
         ("02", "changed since it passed"),
-        ("03", "begun"),
+        ("03", "not yet"),
         ("04", check.RIGHT),
         ("05", "begun"),
         ("06", "not begun"),

@@ -70,7 +70,7 @@ from tools.trial import (
 WATCHED = {"06": 24}  # steps of the run in which a script is watched
 WATCHED_STEPS = 12
 MUST_BE_FASTER = ("01", "02", "06")
-RIGHT = "right, not timed"
+RIGHT, NOT_YET = "right, not timed", "not yet"
 
 
 @dataclass
@@ -323,7 +323,7 @@ def show_speeds(entries: tuple[Entry, ...], screen: Screen, steps: int) -> None:
 def keep(file: Path, sha: str, outcome: Outcome) -> None:
     kept = {
         "sha256": sha,
-        "status": outcome.status if outcome.passed else "not yet",
+        "status": outcome.status if outcome.passed else NOT_YET,
         "problem": outcome.problem,
         "speeds": {name: round(speed, 1) for name, speed in outcome.speeds.items()},
         "date": datetime.date.today().isoformat(),
@@ -354,7 +354,7 @@ def state(stage: Stage) -> tuple[str, dict]:
     if kept and kept.get("sha256") != digest(file):
         good = status in ("passed", RIGHT)
         return ("changed since it passed" if good else "begun"), kept if good else {}
-    return (status if status in ("passed", RIGHT) else "begun"), kept
+    return (status if status in ("passed", RIGHT, NOT_YET) else "begun"), kept
 
 
 def score_card() -> int:
@@ -364,7 +364,12 @@ def score_card() -> int:
     for name in names:
         table.add_column(name, justify="right" if name in names[3:] else "left")
     passed, following_command = 0, ""
-    styles = {"passed": "green", RIGHT: "green", "changed since it passed": "yellow"}
+    styles = {
+        "passed": "green",
+        RIGHT: "green",
+        "changed since it passed": "yellow",
+        NOT_YET: "yellow",
+    }
     for stage in STAGES[1:]:
         status, kept = state(stage)
         speeds = kept.get("speeds") or {}
