@@ -561,6 +561,12 @@ ODD = [
         (GRAPH, ("    return compute_loss(labels,", "    return los(labels,")),
     ),
     Case(
+        "02",
+        "loss-left-a-tensor",
+        "A loss is still a tensor",
+        (GRAPH, (STEP_CALL, "loss = train_step(model, optimizer, images, labels)")),
+    ),
+    Case(
         "01",
         "fails-in-a-layer",
         'It stops with ValueError: Input 0 of layer "conv2d',

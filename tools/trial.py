@@ -160,7 +160,8 @@ def read_run(run: dict, folder: Path, ended: watched.Ended, mark: str, limit: fl
     if "error" in told:
         error = told["error"]
         place = f"line {error['line']}: {error['text']}" if error["line"] else "outside your file"
-        raise NotYet(f"It stops with {error['type']}: {error['message']}", place)
+        why = [NO_NUMBER] if "Tensor is not JSON serializable" in error["message"] else []
+        raise NotYet(f"It stops with {error['type']}: {error['message']}", place, *why)
     if told["status"] != 0:
         raise NotYet(f"It ends with exit status {told['status']}.", told.get("said") or "")
     lines = of_run(ended.lines, mark, run["name"])
@@ -177,6 +178,8 @@ def read_run(run: dict, folder: Path, ended: watched.Ended, mark: str, limit: fl
     losses = [float(found["loss"]) for _, found in logged]
     return Ran(told, results, losses, [at for at, _ in logged], weights)
 
+
+NO_NUMBER = "A loss is still a tensor: float() makes it a number, and waits for the device."
 
 LOG_LINE = re.compile(
     r"INFO - \(\d+, \d+\), Loss: (?P<loss>\d+\.\d+), step_time: \S+, throughput: \S+ img/s"
