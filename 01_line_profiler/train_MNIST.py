@@ -287,8 +287,8 @@ def parse_args():
             stop(f"--{name.replace('_', '-')} must be {bound}, not {value}")
     if args.results:
         make_folder(args.results.parent)
-        if args.results.is_dir():
-            stop(f"--results {args.results} is a folder: name a file")
+        if args.results.exists() and not args.results.is_file():  # a folder, or /dev/null
+            stop(f"--results {args.results} is no file: name one")
     return args
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import subprocess
@@ -33,7 +34,8 @@ EVERY = SCRIPTS
 SOME = stages("00", "02", "06")  # each has another loop
 PROFILING = stages("04", "05", "06")
 
-# Which scripts, their options, and what the one line must say. FILE is a file, FOLDER a folder.
+# Which scripts, their options, and what the one line must say.
+# FILE is a file, FOLDER a folder, PIPE a pipe.
 OPTIONS: list[tuple[list[Script], str, str]] = [
     *(
         (EVERY, f"--{name} {value}", f"--{name} must be greater than 0, not {value}")
@@ -51,7 +53,8 @@ OPTIONS: list[tuple[list[Script], str, str]] = [
     (EVERY, "--sleps 3", "unrecognized arguments: --sleps 3"),
     (EVERY, "--batch-size 65", "--batch-size 65 is more than .*64 images"),
     (EVERY, "--results FILE/r.json", "cannot write to .*FILE"),
-    (EVERY, "--results FOLDER", "--results .*FOLDER is a folder: name a file"),
+    (EVERY, "--results FOLDER", "--results .*FOLDER is no file: name one"),
+    (SOME, "--results PIPE", "--results .*PIPE is no file: name one"),
     (SOME, "--lr 1e9 --batch-size 16", r"the loss is \S+ at step \d+: try a smaller --lr"),
     (PROFILING, "--logdir FILE/logs", "cannot write to .*FILE/logs"),
     (PROFILING, "--logdir FILE", "cannot write to .*FILE"),
@@ -93,6 +96,7 @@ def folder(tmp_path: Path, arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> P
     np.savez(tmp_path / "good.npz", **arrays)
     (tmp_path / "FILE").write_text("not a folder")
     (tmp_path / "FOLDER").mkdir()
+    os.mkfifo(tmp_path / "PIPE")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MNIST_NPZ", raising=False)
     return tmp_path

@@ -568,6 +568,12 @@ ODD = [
     ),
     Case(
         "01",
+        "batches-run-out",
+        "The batches ran out",
+        whole=own("01").replace("dataset.repeat().prefetch", "dataset.prefetch"),
+    ),
+    Case(
+        "01",
         "fails-in-a-layer",
         'It stops with ValueError: Input 0 of layer "conv2d',
         (("self.conv_1(images)", "self.conv_1(images[0])"),),

@@ -22,6 +22,7 @@ from rich.console import Console
 
 from tests.conftest import stage_environment
 from tools import ladder, launch, scale, stages, table
+from tools.logged_run import Problem
 from tools.stages import ROOT, STAGES
 
 WORKSHOP = [sys.executable, "-m", "tools"]  # what ./workshop starts
@@ -323,6 +324,8 @@ def test_the_plan_shares_the_cores() -> None:
         (4, None),
     ]
     assert [(p.ranks, p.threads) for p in scale.plan([1], 2, gpu=False)] == [(1, 2)]
+    with pytest.raises(Problem, match=r"99 ranks on 2 core\(s\): name 2 at most"):
+        scale.plan([1, 99], 2, gpu=False)
 
 
 def test_efficiency_is_against_one_rank_of_the_same_kind() -> None:

@@ -401,6 +401,8 @@ def bad_inputs(tmp_path: Path, file: Path) -> dict[str, tuple[list, dict, str]]:
     hollow = tmp_path / "hollow"
     hollow.mkdir()
     there = tmp_path / "there"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
     return {
         "missing": ([tmp_path / "nope"], {}, "no such folder"),
         "hollow": ([hollow], {}, "no profile"),
@@ -412,6 +414,7 @@ def bad_inputs(tmp_path: Path, file: Path) -> dict[str, tuple[list, dict, str]]:
         "html": ([file], {"html": there / "page.html"}, "there is no folder"),
         "json": ([file], {"json": there / "report.json"}, "there is no folder"),
         "folder": ([file], {"trace": hollow}, "is a folder"),
+        "pipe": ([file], {"html": pipe}, "is no file"),
         "trace of two": ([file, file], {"trace": tmp_path / "x.json.gz"}, "one profile"),
     }
 

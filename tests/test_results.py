@@ -13,6 +13,7 @@ from PIL import Image
 
 from tests.test_ladder import workshop
 from tools import bench, results, table
+from tools.logged_run import Problem
 from tools.stages import ROOT, STAGES
 
 
@@ -86,6 +87,16 @@ def test_only_a_whole_real_run_is_kept(copy: Path, capsys, spoil, says: str) -> 
     assert (copy / "measured" / "ladder.json").read_text() == old
 
 
+@pytest.mark.parametrize("content", ['{"rows": []}', "[]", '{"rows": [{"stage": "00"}]}', "{"])
+def test_measured_of_another_shape(copy: Path, capsys, content: str) -> None:
+    (copy / "measured" / "ladder.json").write_text(content)
+    before = (copy / "README.md").read_text()
+    assert results.run(keep_last=False, write_readmes=True) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("workshop: ") and told.count("\n") == 1 and "measured" in told
+    assert (copy / "README.md").read_text() == before
+
+
 def test_results_without_a_run(tmp_path: Path) -> None:
     process = workshop(tmp_path, "results")
     assert process.returncode == 1
@@ -95,6 +106,11 @@ def test_results_without_a_run(tmp_path: Path) -> None:
 
 
 # --- bench ---
+
+
+def test_bench_refuses_more_images_than_there_are() -> None:
+    with pytest.raises(Problem, match="--batch-size 60001 is more than the 60000 images"):
+        bench.run([64, 60001], repeats=1, steps=1)
 
 
 @pytest.mark.timeout(400)

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from tools import data, launch
 from tools.keras_fit import VARIANTS
+from tools.logged_run import Problem
 from tools.machine import has_nvidia_gpu
 from tools.stages import ROOT, STAGES, Stage
 from tools.table import as_markdown, number, on_terminal, save
@@ -131,6 +132,9 @@ def show(bench: dict, console: Console) -> None:
 
 
 def run(batch_sizes: list[int], repeats: int, steps: int | None) -> int:
+    images = data.SHAPES["x_train"][0]
+    if max(batch_sizes) > images:
+        raise Problem(f"--batch-size {max(batch_sizes)} is more than the {images} images")
     console = launch.console()
     kind = data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
     status = 0

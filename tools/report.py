@@ -54,8 +54,8 @@ def blind_spots(found: Profile) -> list[str]:
 
 def check_writable(file: Path) -> None:
     """Find out before the work, not after it."""
-    if file.is_dir():
-        raise Problem(f"{file} is a folder: name a file")
+    if file.exists() and not file.is_file():  # renaming over /dev/null would end it
+        raise Problem(f"{file} is {'a folder' if file.is_dir() else 'no file'}: name a file")
     if not file.parent.is_dir():
         raise Problem(f"cannot write {file}: there is no folder {file.parent}")
     if not os.access(file.parent, os.W_OK):

@@ -31,8 +31,8 @@ def read(folder: Path, name: str) -> dict:
     try:
         return json.loads(read_text(folder, name))
     except ValueError:
-        told = f"{os.path.relpath(folder / name)} is not whole: make it again"
-        raise NoResults(told) from None
+        told = f"{os.path.relpath(folder / name)} is not whole"
+        raise NoResults(f"{told}: ./workshop run, bench and scale make it") from None
 
 
 def read_text(folder: Path, name: str) -> str:
@@ -192,7 +192,11 @@ def keep() -> list[Path]:
 
 def write() -> list[Path]:
     """Every README with the figures of measured/, and the chart."""
-    new = {path: fill(path.read_text()) for path in readmes()}
+    try:
+        new = {path: fill(path.read_text()) for path in readmes()}
+    except (AttributeError, IndexError, KeyError, StopIteration, TypeError, ValueError) as error:
+        told = f"{KEPT.name}/ does not hold what results --keep puts there"
+        raise NoResults(f"{told} ({type(error).__name__}: {error})") from error
     changed = [path for path, text in new.items() if text != path.read_text()]
     for path in changed:
         table.save(path, lambda part, path=path: part.write_text(new[path]))

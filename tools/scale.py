@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tools import data, launch
+from tools.logged_run import Problem
 from tools.machine import has_nvidia_gpu
 from tools.stages import Stage
 from tools.table import as_markdown, number, on_terminal, save
@@ -47,7 +48,9 @@ def plan(ranks: list[int], cores: int, gpu: bool) -> list[Point]:
     ranks = sorted(set(ranks))
     if gpu:
         return [Point(n) for n in ranks]
-    share = max(1, cores // max(ranks))
+    if max(ranks) > cores:
+        raise Problem(f"{max(ranks)} ranks on {cores} core(s): name {cores} at most")
+    share = cores // max(ranks)
     points = [Point(n, share) for n in ranks]
     if share == cores:
         return points
@@ -175,12 +178,12 @@ def draw(points: list[Point], title: str, path: Path) -> None:
 
 
 def run(stage: Stage, ranks: list[int], repeats: int, steps: int, batch_size: int) -> int:
-    console = launch.console()
-    kind = data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     points = plan(ranks, cores, has_nvidia_gpu())
+    console = launch.console()
+    kind = data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
     console.print(f"{stage.folder}: {repeats} x {steps} steps, batch {batch_size} on every rank")
     for repeat, point in measure(stage, points, repeats, steps, batch_size):
         told = point.failed and f"FAILED: {point.failed}"

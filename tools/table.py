@@ -175,7 +175,8 @@ def fingerprint(ladder: dict) -> str:
 
 
 def save(path: Path, write_to) -> None:
-    """Write aside, then rename: a reader never sees half a file."""
+    """Write aside, then rename: a reader never sees half a file. A link stays one."""
+    path = path.resolve()
     part = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         write_to(part)

@@ -161,6 +161,7 @@ def read_run(run: dict, folder: Path, ended: watched.Ended, mark: str, limit: fl
         error = told["error"]
         place = f"line {error['line']}: {error['text']}" if error["line"] else "outside your file"
         why = [NO_NUMBER] if "Tensor is not JSON serializable" in error["message"] else []
+        why += [RAN_OUT] if error["type"] == "StopIteration" else []
         raise NotYet(f"It stops with {error['type']}: {error['message']}", place, *why)
     if told["status"] != 0:
         raise NotYet(f"It ends with exit status {told['status']}.", told.get("said") or "")
@@ -179,6 +180,7 @@ def read_run(run: dict, folder: Path, ended: watched.Ended, mark: str, limit: fl
     return Ran(told, results, losses, [at for at, _ in logged], weights)
 
 
+RAN_OUT = "The batches ran out. An epoch ends, the training goes on: make them anew, or repeat()."
 NO_NUMBER = "A loss is still a tensor: float() makes it a number, and waits for the device."
 
 LOG_LINE = re.compile(
