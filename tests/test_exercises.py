@@ -712,6 +712,8 @@ def judge(case: Case, ended: subprocess.CompletedProcess[str]) -> None:
     if not case.said:
         assert ended.returncode == 0, told
         assert f"Exercise {case.number} " in told
+        if case.number == "03":
+            assert ("set XLA, near the top" in told) == ("XLA = False" in case.text())
     else:
         assert ended.returncode == 1, told
         assert case.said in told, told
