@@ -1,0 +1,317 @@
+"""Stage 05 without the host: the data set on the device, and many steps in one call.
+
+Speed: not measured yet.
+python train_MNIST_device.py --steps 100 --steps-per-call 10   one device
+horovodrun -np 4 python train_MNIST_device.py --steps 100      four devices
+"""
+
+import argparse
+import os
+import signal
+import time
+from pathlib import Path
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl+C while TensorFlow loads: just end
+os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors only: keeps the log readable
+# Some virtual machines announce AMX but cannot run it; AVX-512 is the safe choice for 16 bit.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+import keras
+import numpy as np
+import tensorflow as tf
+
+try:
+    import horovod.tensorflow as hvd
+except ImportError:  # Horovod: one process does without it
+    hvd = argparse.Namespace(init=int, rank=int, local_rank=int, size=lambda: 1)  # int() is 0
+
+STAGE = "06_device"
+WARMUP = 10  # steps that are not timed: tracing, compiling, filling caches
+
+
+def get_dataset(path):
+    """All of MNIST: images from 0 to 1, labels from 0 to 9."""
+    x_train, x_test, y_train, y_test = read_mnist(path)  # bytes
+    x_train, x_test = (x[..., np.newaxis].astype(np.float32) / 255 for x in (x_train, x_test))
+    return x_train, x_test, y_train.astype(np.int64), y_test.astype(np.int64)
+
+
+def shuffle(args, data, epoch):
+    """This epoch's order of the images, a row of indices for each batch: (steps, batch)."""
+    order = np.random.default_rng([args.seed, epoch]).permutation(len(data[0]))
+    order = order[: args.steps_per_epoch * args.batch_size]
+    return tf.constant(order.reshape(args.steps_per_epoch, args.batch_size))
+
+
+def fetch_batch(data, order, i_batch):
+    return [tf.gather(part, order[i_batch]) for part in data]  # (batch, 28, 28, 1), (batch,)
+
+
+class MNISTClassifier(keras.Model):
+    """Two convolutions, two dense layers, 1.2 million weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv_1 = keras.layers.Conv2D(32, 3, activation="relu")
+        self.conv_2 = keras.layers.Conv2D(64, 3, activation="relu")
+        self.pool = keras.layers.MaxPooling2D(2)
+        self.dropout_1 = keras.layers.Dropout(0.25)
+        self.flatten = keras.layers.Flatten()
+        self.dense_1 = keras.layers.Dense(128, activation="relu")
+        self.dropout_2 = keras.layers.Dropout(0.5)
+        self.dense_2 = keras.layers.Dense(10, dtype="float32")  # a softmax needs the precision
+
+    def call(self, images, training=False):  # (batch, 28, 28, 1)
+        x = self.conv_2(self.conv_1(images))  # (batch, 26, 26, 32), (batch, 24, 24, 64)
+        x = self.dropout_1(self.pool(x), training=training)  # (batch, 12, 12, 64)
+        x = self.dense_1(self.flatten(x))  # (batch, 9216), (batch, 128)
+        return self.dense_2(self.dropout_2(x, training=training))  # (batch, 10)
+
+
+def compute_loss(y_true, y_pred):
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y_true, y_pred))
+
+
+def forward_pass(model, images, labels):
+    return compute_loss(labels, model(images, training=True))
+
+
+def compute_gradients(model, optimizer, images, labels):
+    with tf.GradientTape() as tape:
+        loss = forward_pass(model, images, labels)
+        scaled_loss = optimizer.scale_loss(loss)  # lifts small gradients into float16's range
+    return loss, tape.gradient(scaled_loss, model.trainable_variables)
+
+
+@tf.function
+def train_step(model, optimizer, images, labels, xla):
+    compute = tf.function(compute_gradients, jit_compile=xla)  # made once, while tracing
+    loss, gradients = compute(model, optimizer, images, labels)
+    if hvd.size() > 1:  # Horovod: one exchange for all tensors, so every rank sees the same loss
+        loss, *gradients = hvd.grouped_allreduce([loss, *gradients])
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    return loss
+
+
+def train_steps(model, optimizer, data, order, first, count, xla):
+    """Many steps in one call: Python is asked once, not once a step."""
+    losses = tf.TensorArray(tf.float32, count)
+    for i in tf.range(count):  # a loop inside the graph
+        images, labels = fetch_batch(data, order, first + i)
+        losses = losses.write(i, train_step(model, optimizer, images, labels, xla))
+    return losses.stack()
+
+
+def train_loop(args, model, optimizer, data, history):
+    first, last = args.profile_steps
+    if args.logdir and not 0 <= first <= last < args.steps:
+        stop(f"--profile-steps {first} {last} are not among the {args.steps} steps")
+    profiled = args.logdir and hvd.rank() == 0  # Horovod: one rank's profile tells enough
+    whole = args.xla == "call" and hvd.size() == 1  # Horovod: XLA cannot compile its exchange
+    call, lengths = tf.function(train_steps, jit_compile=whole), set()  # XLA compiles each
+    with contextlib.ExitStack() as window:  # closes on the way out: Ctrl+C loses no profile
+        while (step := len(history)) < args.steps:
+            epoch, i_batch = divmod(step, args.steps_per_epoch)
+            count = min(args.steps_per_call, args.steps_per_epoch - i_batch, args.steps - step)
+            alone = profiled and step <= last  # a step marker is for one step
+            count = 1 if alone else count
+            if profiled and step == first:
+                window.enter_context(tf.profiler.experimental.Profile(str(args.logdir)))
+            start = time.perf_counter()
+            with tf.profiler.experimental.Trace("train", step_num=step, _r=1):  # a step marker
+                if i_batch == 0:
+                    order = shuffle(args, data, epoch)
+                span = tf.constant([i_batch, count])
+                losses = call(model, optimizer, data, order, *span, args.xla != "off").numpy()
+            step_time = (time.perf_counter() - start) / count
+            if step == last:
+                window.close()
+            kind = "profiled" if alone else "timed" if count in lengths else "warmup"
+            lengths.add(count)
+            for i, loss in enumerate(losses.tolist(), step):
+                log_step(args, history, i, loss, step_time, kind)
+
+
+def evaluate(model, x_test, y_test):
+    digits = [np.argmax(model(images), axis=1) for images in np.array_split(x_test, 10)]
+    return float(np.mean(np.concatenate(digits) == y_test))  # the share that it got right
+
+
+def train_network(args, history):
+    x_train, x_test, y_train, y_test = get_dataset(args.data)
+    plan_steps(args, x_train, y_train)
+    if args.precision == "float32":
+        logging.info("float32: 16 bit pays where a device has units for it; --precision tries it")
+    keras.mixed_precision.set_dtype_policy(args.precision)
+    model = MNISTClassifier()
+    model(x_test[:1])  # the first call creates the weights
+    optimizer = keras.optimizers.Adam(args.lr * hvd.size())  # Horovod: larger batch, larger step
+    if args.precision == "mixed_float16":  # bfloat16 has float32's range and needs no scaling
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    optimizer.build(model.trainable_variables)
+    if hvd.size() > 1:  # Horovod: all start from rank 0's weights, now that they exist
+        hvd.broadcast_variables([v.value for v in model.weights + optimizer.variables], root_rank=0)
+    # On the device, for good. Horovod: each rank keeps its own share of the images
+    data = [tf.constant(part[hvd.rank() :: hvd.size()]) for part in (x_train, y_train)]
+    train_loop(args, model, optimizer, data, history)
+    args.test_accuracy = evaluate(model, x_test, y_test)
+
+
+def best_precision(gpus):
+    """The kind of 16 bit that this device has units for, or else float32."""
+    if gpus:
+        major, _ = tf.config.experimental.get_device_details(gpus[0])["compute_capability"]
+        return "mixed_bfloat16" if major >= 8 else "mixed_float16" if major == 7 else "float32"
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    return "mixed_bfloat16" if "avx512_bf16" in flags or "amx_bf16" in flags else "float32"
+
+
+def parse_args():
+    data = os.environ.get("MNIST_NPZ") or Path(__file__).resolve().parents[1] / "data/mnist.npz"
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = stop
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--batch-size", "--batch_size", type=int, default=64)
+    parser.add_argument("--lr", type=float, default=0.001)
+    parser.add_argument("--steps", type=int, help="stop after this many steps in all")
+    parser.add_argument("--data", type=Path, default=data)
+    parser.add_argument("--log-every", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1)
+    gpus = tf.config.list_physical_devices("GPU")
+    kinds = ["float32", "mixed_float16", "mixed_bfloat16"]
+    parser.add_argument("--precision", choices=kinds, default=best_precision(gpus))
+    parser.add_argument("--xla", choices=["on", "off", "call"], default="on" if gpus else "off")
+    parser.add_argument("--steps-per-call", type=int, default=10)
+    parser.add_argument("--logdir", type=Path, help="profile some steps into this folder")
+    parser.add_argument("--profile-steps", type=int, nargs=2, default=[10, 19])
+    parser.add_argument("--results", type=Path, help="write the summary to this JSON file")
+    return parser.parse_args()
+
+
+# --- the rest is the same in every stage: skip it on a first reading ---
+
+import contextlib
+import ctypes
+import json
+import logging
+import sys
+import tempfile
+import zlib
+
+
+def stop(message):
+    rank = f" (rank {hvd.rank()})" if hvd.size() > 1 else ""  # Horovod: say who stopped
+    sys.exit(f"{STAGE}{rank}: {message}")
+
+
+def read_mnist(path):
+    """The arrays of mnist.npz, as bytes: images (n, 28, 28) and labels (n,), to train and test."""
+    try:
+        file = np.load(path)
+        arrays = [file[name] for name in ("x_train", "x_test", "y_train", "y_test")]
+    except Exception as error:  # not there, not a zip, cut short, an array missing
+        stop(f"cannot read {path} ({error}): ./workshop data gets it, --data names another")
+    for x, y in zip(arrays[:2], arrays[2:]):
+        right = x.dtype == y.dtype == np.uint8 and x.shape == (y.size, 28, 28) and y.ndim == 1
+        if not right or y.size == 0 or y.max() > 9:
+            stop(f"{path} is not MNIST (labels 0 to 9): {x.dtype}{x.shape}, {y.dtype}{y.shape}")
+    return arrays
+
+
+def plan_steps(args, x_train, y_train):
+    args.steps_per_epoch = len(x_train) // (args.batch_size * hvd.size())  # Horovod: shared out
+    args.steps = min(args.steps or sys.maxsize, args.epochs * args.steps_per_epoch)
+    if args.steps == 0:
+        stop(f"--batch-size {args.batch_size} is more than a rank's share of {len(x_train)} images")
+    digest = zlib.crc32(x_train) ^ zlib.crc32(y_train)
+    if hvd.size() > 1 and len(set(hvd.allgather_object(digest))) > 1:  # Horovod: one data set
+        stop("the ranks have read different data: give all the same --data")
+
+
+def log_step(args, history, step, loss, step_time, kind="timed"):
+    history.append(("warmup" if step < WARMUP else kind, step_time, loss))
+    if not np.isfinite(loss):
+        stop(f"the loss is {loss} at step {step}: try a smaller --lr than {args.lr}")
+    if step % args.log_every == 0:
+        throughput = args.batch_size * hvd.size() / step_time  # Horovod: all ranks' images count
+        times = f"step_time: {step_time:.3f}, throughput: {throughput:.3f} img/s."
+        logging.info(f"{divmod(step, args.steps_per_epoch)}, Loss: {loss:.3f}, {times}")
+
+
+def choose_device():
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return f"CPU, {os.cpu_count()} cores"
+    mine = hvd.local_rank() % len(gpus)  # Horovod: a rank may see all GPUs of its node, or its own
+    if hvd.size() > 1:  # Horovod: by the driver's own name of a GPU, are two ranks on one?
+        cuda, name = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(16)
+        known = cuda.cuInit(0) == cuda.cuDeviceGetUuid_v2(name, mine) == 0
+        if hvd.allgather_object(name.raw).count(name.raw) > 1 and known:
+            stop(f"another rank has the same GPU (this one sees {len(gpus)}): start fewer ranks")
+    tf.config.set_visible_devices(gpus[mine], "GPU")
+    tf.config.experimental.set_memory_growth(gpus[mine], True)
+    return tf.config.experimental.get_device_details(gpus[mine])["device_name"]
+
+
+def summarize(args, history):
+    """What was asked for and what it came to: printed and, with --results, kept as JSON."""
+    warmup, timed = ([t for kind, t, _ in history if kind == k] for k in ("warmup", "timed"))
+    median = float(np.median(timed)) if timed else None
+    results = {
+        "stage": STAGE,
+        **vars(args),
+        "data": "synthetic" if "synthetic" in np.load(args.data) else "mnist",
+        "versions": {module.__name__: module.__version__ for module in (tf, keras, np)},
+        "ranks": hvd.size(),
+        "warmup_steps": len(warmup),
+        "steps_timed": len(timed),
+        "compile_s": median and round(max(0, sum(warmup) - len(warmup) * median), 3),
+        "step_ms_median": median and round(1000 * median, 3),
+        "img_per_s": median and round(args.batch_size * hvd.size() / median, 1),
+        "final_loss": history[-1][-1] if history else None,
+    }
+    print("\n".join(f"{name:<15} {value}" for name, value in results.items()), flush=True)
+    if args.results:  # written aside, then renamed: the file is whole or not there
+        with tempfile.TemporaryDirectory(dir=args.results.parent) as folder:
+            part = Path(folder) / "results.json"
+            part.write_text(json.dumps(results, indent=2, default=str) + "\n")
+            part.replace(args.results)
+
+
+def main():
+    hvd.init()
+    args = parse_args()
+    for name, value in vars(args).items():
+        if isinstance(value, (int, float)) and not 0 < value < 2**31:
+            stop(f"--{name.replace('_', '-')} must be greater than 0 and below 2^31, not {value}")
+    if args.results and args.results.exists() and not args.results.is_file():
+        stop(f"--results {args.results} is no file: name one")
+    launchers = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+    started = [int(text) for name in launchers if (text := os.environ.get(name, "")).isdecimal()]
+    if max(started, default=1) > hvd.size():  # Horovod: each of them would train alone
+        stop(f"{max(started)} processes, Horovod sees {hvd.size()}: use horovodrun (see README)")
+    level = logging.INFO if hvd.rank() == 0 else logging.ERROR  # Horovod: one rank logs
+    style = "%(asctime)s - %(levelname)s - %(message)s"
+    logging.basicConfig(level=level, format=style, stream=sys.stdout, force=True)
+    args.interrupted, args.test_accuracy, history = True, None, []
+    try:
+        for path in filter(None, [args.results and args.results.parent, vars(args).get("logdir")]):
+            path.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=path).close()  # find out now if it cannot be written
+        args.device = choose_device()
+        keras.utils.set_random_seed(args.seed + hvd.rank())  # Horovod: each rank its own dropout
+        for number in (signal.SIGINT, signal.SIGTERM):  # Horovod: rank 0 sums up, the others follow
+            signal.signal(number, signal.SIG_IGN if hvd.rank() else signal.default_int_handler)
+        with contextlib.suppress(KeyboardInterrupt):  # a normal way to stop
+            train_network(args, history)
+            args.interrupted = False
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough
+        if hvd.rank() == 0:  # Horovod: one rank reports
+            summarize(args, history)
+    except (OSError, tf.errors.UnknownError) as error:  # Horovod: the latter, if a rank is gone
+        stop("another rank stopped" if "Horovod" in str(error) else error)
+    sys.exit(130 if args.interrupted else 0)
+
+
+if __name__ == "__main__":
+    main()
