@@ -1,6 +1,7 @@
 """Train a small CNN on MNIST: correct, readable, and slow on purpose.
 
 Speed: not measured yet.
+
 python train_MNIST.py --steps 100                    one device
 horovodrun -np 4 python train_MNIST.py --steps 100   four devices
 """

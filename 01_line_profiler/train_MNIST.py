@@ -1,7 +1,8 @@
 """Stage 00 with line_profiler on the functions that matter: where does the time go?
 
 Speed: that of 00, with nothing profiled.
-kernprof -l train_MNIST.py --steps 50   line by line; line_profiler's -rmtz prints the result
+
+kernprof -l train_MNIST.py --steps 50   line by line; README.md says how to read it
 python train_MNIST.py --steps 50        plain, nothing profiled
 """
 

@@ -1,6 +1,7 @@
 """Stage 00 with its IO fixed: the data is read once, and batches are made ahead of time.
 
 Speed: not measured yet.
+
 kernprof -l train_MNIST_iofix.py --steps 50   line by line; or plain, with python
 """
 

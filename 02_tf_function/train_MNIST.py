@@ -1,6 +1,7 @@
 """Stage 01 with the training step compiled to a graph by tf.function.
 
 Speed: not measured yet.
+
 python train_MNIST.py --steps 100                    one device
 horovodrun -np 4 python train_MNIST.py --steps 100   four devices
 """

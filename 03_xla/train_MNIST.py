@@ -1,6 +1,7 @@
 """Stage 02 with the gradients compiled by XLA: a guess, which 04 looks into.
 
 Speed: not measured yet.
+
 python train_MNIST.py --steps 100                    one device
 horovodrun -np 4 python train_MNIST.py --steps 100   four devices
 """

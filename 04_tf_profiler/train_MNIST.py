@@ -1,6 +1,7 @@
 """Stage 03 with some steps recorded by TensorFlow's profiler, and XLA only where it pays.
 
 Speed: not measured yet.
+
 python train_MNIST.py --steps 100 --logdir logs      records steps 10 to 19
 horovodrun -np 4 python train_MNIST.py --steps 100   four devices
 """
@@ -106,7 +107,7 @@ def train_loop(args, model, optimizer, batches, history):
             with tf.profiler.experimental.Trace("train", step_num=step, _r=1):  # a step marker
                 images, labels = fetch_batch(batches)
                 loss = float(train_step(model, optimizer, images, labels, args.xla == "on"))
-            step_time = time.perf_counter() - start
+            step_time = time.perf_counter() - start  # float() waited for the device
             if step == last:
                 window.close()
             kind = "profiled" if profiled and first <= step <= last else "timed"  # recording slows

@@ -1,6 +1,7 @@
 """Stage 04 in mixed precision: 16-bit arithmetic where the device has units for it.
 
 Speed: not measured yet.
+
 python train_MNIST.py --steps 100 --precision mixed_bfloat16   or mixed_float16, or float32
 horovodrun -np 4 python train_MNIST.py --steps 100             four devices
 """
@@ -109,7 +110,7 @@ def train_loop(args, model, optimizer, batches, history):
             with tf.profiler.experimental.Trace("train", step_num=step, _r=1):  # a step marker
                 images, labels = fetch_batch(batches)
                 loss = float(train_step(model, optimizer, images, labels, args.xla == "on"))
-            step_time = time.perf_counter() - start
+            step_time = time.perf_counter() - start  # float() waited for the device
             if step == last:
                 window.close()
             kind = "profiled" if profiled and first <= step <= last else "timed"  # recording slows
@@ -125,7 +126,7 @@ def train_network(args, history):
     x_train, x_test, y_train, y_test = get_dataset(args.data)
     plan_steps(args, x_train, y_train)
     if args.precision == "float32":
-        logging.info("float32: 16 bit pays where a device has units for it; --precision tries it")
+        logging.info("float32: asked for, or no 16-bit units here; try --precision mixed_bfloat16")
     keras.mixed_precision.set_dtype_policy(args.precision)
     model = MNISTClassifier()
     model(x_test[:1])  # the first call creates the weights

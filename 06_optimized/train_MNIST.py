@@ -169,7 +169,7 @@ def train_network(args, history):
     x_train, x_test, y_train, y_test = get_dataset(args.data)
     plan_steps(args, x_train, y_train)
     if args.precision == "float32":
-        logging.info("float32: 16 bit pays where a device has units for it; --precision tries it")
+        logging.info("float32: asked for, or no 16-bit units here; try --precision mixed_bfloat16")
     keras.mixed_precision.set_dtype_policy(args.precision)
     model = MNISTClassifier()
     model(x_test[:1])  # the first call creates the weights

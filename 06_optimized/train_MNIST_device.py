@@ -1,6 +1,7 @@
 """Stage 05 without the host: the data set on the device, and many steps in one call.
 
 Speed: not measured yet.
+
 python train_MNIST_device.py --steps 100 --steps-per-call 10   one device
 horovodrun -np 4 python train_MNIST_device.py --steps 100      four devices
 """
@@ -141,7 +142,7 @@ def train_network(args, history):
     x_train, x_test, y_train, y_test = get_dataset(args.data)
     plan_steps(args, x_train, y_train)
     if args.precision == "float32":
-        logging.info("float32: 16 bit pays where a device has units for it; --precision tries it")
+        logging.info("float32: asked for, or no 16-bit units here; try --precision mixed_bfloat16")
     keras.mixed_precision.set_dtype_policy(args.precision)
     model = MNISTClassifier()
     model(x_test[:1])  # the first call creates the weights
