@@ -1,7 +1,27 @@
 """`./workshop results`: the last run's table; and every measured figure of the READMEs.
 
-A figure in a README stands between `<!--= WHAT -->` and `<!--/=-->`. WHAT is one of FIGURES below
-with its arguments; what stands between is made from the runs that are kept in measured/.
+A figure in a README stands between `<!--= WHAT -->` and `<!--/=-->`. What stands between is made
+from the runs that are kept in measured/. STAGE is a number or a name: 06 is 06_optimized, the
+other rung is 06_device. Everything was measured here, but for `kernels`, which xray predicts.
+
+    table                    the ladder: a row for each stage, and below it what it was measured on
+    log STAGE                the stage's last log lines and what matters of its summary, as a block
+    speed STAGE              images per second: 2,001
+    ms STAGE                 the median step: 32.0 ms
+    compile STAGE            what tracing and compiling took beyond the steps' own time: 0.8 s
+    factor STAGE OTHER       how many times as fast as the other: 2.3x
+    peak STAGE [PRECISION]   of the matrix multiply, in the stage's precision or this one: 67 %
+    gflops PRECISION         the matrix multiply itself, in GFLOP/s: 212
+    kernels STAGE            GPU kernels a step, predicted: 217, 13+1 (and one compiled call) or -
+    tried                    what choose.py tried for 06, as it printed it, as a block
+    chosen                   the switches that it found: --xla off --precision float32 ...
+    bench BATCH              06 against model.fit at this batch size, as a table
+    against-fit BATCH        the same in one line
+    scale [BATCH]            06 on one and more ranks, as a table
+    scale-verdict [BATCH]    the same in one line
+    text FILE                a file of measured/ as it is, as a block: text clock.txt
+
+Besides, the line of each script's docstring that starts with "Speed: " is made from measured/.
 """
 
 from __future__ import annotations
@@ -14,13 +34,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tools import bench, launch, scale, table
-from tools.stages import ROOT, STAGES
+from tools.stages import ROOT, STAGES, choose
 
 KEPT = ROOT / "measured"
 CHART = ROOT / "images" / "ladder_cpu.png"
 MARK = re.compile(r"(<!--= ([^>]*?) -->)(.*?)(<!--/=-->)", re.S)
-LEFT_OUT = {"stage", "command", "global_batch", "seed", "versions", "interrupted"}  # of a summary
-OURS = {"change", "lines", "log", "repeats"}  # what the ladder added to a stage's own results
+SPEED_LINE = re.compile(r"^Speed: .*$", re.M)  # in a script's docstring
+SHOWN = ("device", "batch_size", "precision", "xla", "steps_per_call", "warmup_steps")
+SHOWN += ("steps_timed", "compile_s", "step_ms_median", "img_per_s", "final_loss")
+SHOWN += ("test_accuracy", "data")  # what a README's log block shows of a summary
 
 
 class NoResults(Exception):
@@ -46,9 +68,9 @@ def read_text(folder: Path, name: str) -> str:
 # --- the figures ---
 
 
-def row(number: str) -> dict:
-    rows = read(KEPT, "ladder.json")["rows"]
-    return next(row for row in rows if row["stage"].startswith(number))
+def row(stage: str) -> dict:
+    name = choose([stage])[-1].name
+    return next(row for row in read(KEPT, "ladder.json")["rows"] if row["stage"] == name)
 
 
 def ladder_table() -> str:
@@ -56,12 +78,10 @@ def ladder_table() -> str:
 
 
 def log(number: str) -> str:
-    """What the stage printed: its last steps, and its summary without what says little here."""
+    """What the stage printed: its last steps, and what matters of its summary."""
     found = row(number)
     lines = ["...", *found["log"]]
-    for name, value in found.items():
-        if name not in OURS | LEFT_OUT:
-            lines.append(f"{name:<15} {value}")
+    lines += [f"{name:<15} {found[name]}" for name in SHOWN if name in found]
     return "\n```\n" + "\n".join(lines) + "\n```\n"
 
 
@@ -99,17 +119,17 @@ def text(name: str) -> str:
     return f"\n```\n{read_text(KEPT, name)}```\n"
 
 
+def kernels(number: str) -> str:
+    return table.kernels(choose([number])[-1], read(KEPT, "xray.json"))
+
+
 def tried() -> str:
-    """What 06 timed before it chose, as it logs it."""
-    speeds = row("06")["tried"] or {}
-    lines = [f"{way:<48}{speed:10,.0f} img/s" for way, speed in speeds.items() if speed]
-    return "\n```\n" + "\n".join(lines) + "\n```\n"
+    """What choose.py printed while it tried."""
+    return "\n```\n" + "\n".join(read(KEPT, "ladder.json")["tried"]["lines"]) + "\n```\n"
 
 
-def limit() -> str:
-    """How long 06 may choose, from its own source."""
-    found = re.search(r"^TUNING_S = (\d+)", STAGES[-1].script.read_text(), re.M)
-    return found[1] if found else "?"
+def chosen() -> str:
+    return read(KEPT, "ladder.json")["tried"]["switches"]
 
 
 def bench_table(batch_size: str) -> str:
@@ -138,8 +158,9 @@ FIGURES: dict[str, Callable[..., str]] = {
     "peak": peak,
     "gflops": gigaflops,
     "text": text,
+    "kernels": kernels,
     "tried": tried,
-    "limit": limit,
+    "chosen": chosen,
     "bench": bench_table,
     "against-fit": against_fit,
     "scale": scale_table,

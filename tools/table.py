@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tools.stages import FLOP_PER_IMAGE
+from tools.stages import FLOP_PER_IMAGE, Stage
 
 BAR_WIDTH = 48
 
@@ -34,6 +34,19 @@ def of_ceiling(row: dict, ceiling: dict[str, float]) -> float | None:
     peak, speed = ceiling.get(row["precision"].replace("mixed_", "")), row["img_per_s"]
     devices = 1 if row["device"].startswith("CPU") else row["ranks"]  # ranks share a CPU
     return speed * FLOP_PER_IMAGE / peak / devices if peak and speed else None
+
+
+def kernels(stage: Stage, xray: dict) -> str:
+    """GPU kernels a step, as xray predicts them, in the case that an A100 would run."""
+    cases = [
+        case
+        for case in xray["cases"]
+        if (case["stage"], case["script"]) == (stage.folder, stage.file)
+    ]
+    case = max(cases, key=lambda c: (c["precision"] == "mixed_bfloat16", c["xla"] == "on"))
+    if case["kernels"] is None:  # eager
+        return "-"
+    return f"{case['kernels']}" + (f"+{case['compiled_calls']}" if case["compiled_calls"] else "")
 
 
 def cells(ladder: dict) -> list[list[str]]:
