@@ -9,8 +9,9 @@ import os
 import time
 from pathlib import Path
 
-from train_MNIST import DATA, MNISTClassifier, get_dataset, hvd, keras, stop, tf, train_step
+from train_MNIST import MNISTClassifier, get_dataset, hvd, keras, stop, tf, train_step
 
+DATA = os.environ.get("MNIST_NPZ") or Path(__file__).resolve().parents[1] / "data/mnist.npz"
 STEPS = 20
 
 
@@ -30,7 +31,7 @@ def time_steps(model, optimizer, images, labels, wait):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--data", type=Path, default=os.environ.get("MNIST_NPZ") or DATA)
+    parser.add_argument("--data", type=Path, default=DATA)
     args = parser.parse_args()
     batch_size = args.batch_size
     hvd.init()

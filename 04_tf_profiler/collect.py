@@ -12,17 +12,29 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from pathlib import Path
 
 import train_MNIST as stage  # first: it sets the environment that TensorFlow reads
 from train_MNIST import keras, tf
 
-FIRST, LAST = 10, 20  # the steps to profile: after tracing and compiling, ten are plenty
+DATA = os.environ.get("MNIST_NPZ") or Path(__file__).resolve().parents[1] / "data/mnist.npz"
+XLA = bool(tf.config.list_physical_devices("GPU"))  # as train_MNIST.py does
+FIRST, LAST = 10, 19  # the steps to profile: after tracing and compiling, ten are plenty
 
 
 def stop(message):
     """End with one clear line."""
-    sys.exit(f"collect.py: {message}")
+    sys.exit(f"{Path(sys.argv[0]).name}: {message}")
+
+
+def make_folder(path):
+    """So that a folder that cannot be written to is noticed before the training."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        stop(f"cannot write to {path}: {error.strerror}")
 
 
 # --- the ways ---
@@ -65,7 +77,7 @@ def profile_with_callback(args):
     images, _, labels, _ = stage.get_dataset(args.data)
     model = stage.MNISTClassifier()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("adam", loss, jit_compile=stage.XLA)
+    model.compile("adam", loss, jit_compile=XLA)
     callback = TensorBoardWithSteps(str(args.logdir), profile_batch=(2, 20))
     size = 30 * args.batch_size
     model.fit(images[:size], labels[:size], args.batch_size, callbacks=[callback], verbose=2)
@@ -88,7 +100,7 @@ def sample(args):
     """The sampled program writes the file, from where it runs: so the path must be a whole one."""
     if not answers(args.host, args.port):
         stop(f"nobody answers at {args.host}:{args.port}: start python collect.py server there")
-    stage.make_folder(args.logdir)
+    make_folder(args.logdir)
     address, logdir = f"grpc://{args.host}:{args.port}", args.logdir.resolve()
     try:
         tf.profiler.experimental.client.trace(address, str(logdir), args.ms)
@@ -111,7 +123,7 @@ def answers(host, port):
 
 
 def prepare(args):
-    """Stage 03's training; what comes back takes one marked step of it."""
+    """This stage's training; what comes back takes one marked step of it."""
     images, _, labels, _ = stage.get_dataset(args.data)
     model = stage.MNISTClassifier()
     model(images[:1])  # the first call creates the weights
@@ -122,7 +134,7 @@ def prepare(args):
 
     def one_step(step):
         with tf.profiler.experimental.Trace("train", step_num=step, _r=1):
-            return float(stage.train_step(model, optimizer, *stage.fetch_batch(batches)))
+            return float(stage.train_step(model, optimizer, *stage.fetch_batch(batches), XLA))
 
     return one_step
 
@@ -143,7 +155,7 @@ def parse_args():
     parser.add_argument("way", choices=WAYS)
     parser.add_argument("--logdir", type=Path, default="logs", help="where the profile goes")
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--data", type=Path, default=os.environ.get("MNIST_NPZ", stage.DATA))
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--steps", type=int, default=1000, help="server: how long to train")
     parser.add_argument("--port", type=int, default=6009, help="server and sample")
     parser.add_argument("--host", default="localhost", help="sample: the node of the training")
@@ -154,7 +166,7 @@ def parse_args():
         if not 0 < getattr(args, name) < 2**16:
             stop(f"--{name.replace('_', '-')} must lie between 1 and 65535")
     if args.way in ("context", "callback"):
-        stage.make_folder(args.logdir)
+        make_folder(args.logdir)
     return args
 
 

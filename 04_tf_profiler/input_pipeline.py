@@ -18,17 +18,12 @@ import numpy as np
 
 # Some virtual machines announce AMX but trap it; AVX-512 is the safe choice for 16 bit.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
-from collect import TensorBoardWithSteps
-from train_MNIST import DATA, get_dataset, hvd, keras, make_folder, tf
+from collect import DATA, TensorBoardWithSteps, make_folder, stop
+from train_MNIST import get_dataset, hvd, keras, tf
 
 PNG_SIZE = 256  # a side of a file's image: a small photograph
 MODEL_SIZE = 64  # a side of what the model sees
 FACTORS = (0.1, 1.0)  # random contrast and saturation: from almost none to all of it
-
-
-def stop(message):
-    """End with one clear line."""
-    sys.exit(f"input_pipeline.py: {message}")
 
 
 # --- the files ---
@@ -131,7 +126,7 @@ def make_model(args):
     for filters in (32, 64):
         model.add(layers.Conv2D(filters, 3, strides=2, activation="relu"))
     model.add(layers.GlobalAveragePooling2D())
-    model.add(layers.Dense(10, dtype="float32"))  # a softmax needs the digits
+    model.add(layers.Dense(10, dtype="float32"))  # a softmax needs the precision
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, jit_compile=False)
     return model
@@ -148,12 +143,12 @@ def parse_args():
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--count", type=int, default=1024, help="how many images; default 1024")
     parser.add_argument("--images", type=Path, help="their folder; default data/png_COUNT")
-    parser.add_argument("--data", type=Path, default=os.environ.get("MNIST_NPZ", DATA))
+    parser.add_argument("--data", type=Path, default=DATA)
     args = parser.parse_args()
     if not 0 < args.batch_size <= args.count // 4:
         stop("--batch-size must be greater than 0, and --count at least four times as large")
     args.logdir = args.logdir or Path("logs", f"run{args.run}")
-    args.images = args.images or DATA.parent / f"png_{args.count}"
+    args.images = args.images or Path(__file__).resolve().parents[1] / f"data/png_{args.count}"
     return args
 
 
@@ -163,6 +158,7 @@ def main():
         stop("this is for one process")
     args = parse_args()
     make_folder(args.logdir)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # no half-made images stay
     try:
         files, labels = list_images(args.images, args.count, args.data)
     except KeyboardInterrupt:

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 from tools import data
-from tools.stages import ROOT, STAGES
+from tools.stages import ROOT
 
 # As stages 05 and 06 do, before any operation: a machine may announce AMX and yet trap it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
@@ -33,17 +33,21 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # A background job starts with Ctrl+C ignored, and its children inherit that: here it must work.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Every script of the ladder, as (folder, file): 01 has two.
+# Every script, as (folder, file), in the order of the ladder.
 SCRIPTS = [
-    (stage.folder, file.name)
-    for stage in STAGES
-    for file in sorted((ROOT / stage.folder).glob("train_MNIST*.py"))
+    ("00_baseline", "train_MNIST.py"),
+    ("01_line_profiler", "train_MNIST.py"),
+    ("01_line_profiler", "train_MNIST_iofix.py"),
+    ("02_tf_function", "train_MNIST.py"),
+    ("03_xla", "train_MNIST.py"),
+    ("04_tf_profiler", "train_MNIST.py"),
+    ("05_reduced_precision", "train_MNIST.py"),
+    ("06_optimized", "train_MNIST_device.py"),
+    ("06_optimized", "train_MNIST.py"),
 ]
+LAST = SCRIPTS[-1]
 
-
-# 06 as it trains without choosing first.
-FIXED = ["--xla", "off", "--precision", "float32", "--steps-per-call", 50]
-# What 06 chooses under a test's load is no choice to remember.
+# What is found under a test's load is nothing to remember.
 CACHE = tempfile.mkdtemp(prefix="workshop_test_")
 atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 
@@ -114,7 +118,11 @@ def load_script(script: tuple[str, str]) -> ModuleType:
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # tf.function looks there for the source
-    spec.loader.exec_module(module)
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        spec.loader.exec_module(module)
+    finally:  # a stage makes Ctrl+C end the process while TensorFlow loads: not this one
+        signal.signal(signal.SIGINT, handler)
     return module
 
 
@@ -176,8 +184,8 @@ def files_in(folder: Path) -> set[str]:
 @pytest.fixture(scope="session")
 def profiled(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The logdir of stage 04, with steps 5 to 14 recorded."""
-    folder = tmp_path_factory.mktemp("profiled")
-    options = ["--data", small, "--steps", 16, "--profile-steps", 5, 14, "--logdir", "logs"]
-    ran = run_script(stages("04")[0], *options, cwd=folder)
-    assert ran.returncode == 0, ran.stderr
-    return folder / "logs"
+    logs = tmp_path_factory.mktemp("profiled") / "logs"
+    options = ["--data", small, "--steps", 16, "--profile-steps", 5, 14, "--logdir", logs]
+    ended = run_main(load_script(stages("04")[0]), *options)
+    assert ended.status == 0, ended.stderr
+    return logs

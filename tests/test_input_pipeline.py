@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.conftest import files_in, load_script, run_main, run_script, said
+from tests.conftest import files_in, load_script, run_main, said
 from tools import report
 from tools.profile import Profile
 from tools.screenshots import FOLDER
@@ -24,20 +24,21 @@ def pngs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def profiles(mnist: Path, pngs: Path, tmp_path_factory) -> dict[int, Profile]:
+def module():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        yield load_script(SCRIPT)
+
+
+@pytest.fixture(scope="module")
+def profiles(module, mnist: Path, pngs: Path, tmp_path_factory) -> dict[int, Profile]:
     """What the report reads of each run."""
-    cwd = tmp_path_factory.mktemp("runs")
+    logs = tmp_path_factory.mktemp("runs")
     for run in (1, 2, 3, 4):
         options = ["--run", run, "--count", COUNT, "--batch-size", BATCH, "--images", pngs]
-        process = run_script(SCRIPT, *options, "--data", mnist, cwd=cwd)
-        assert process.returncode == 0, process.stderr
-    return {run: report.load(cwd / "logs" / f"run{run}")[0] for run in (1, 2, 3, 4)}
-
-
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return load_script(SCRIPT)
+        ended = run_main(module, *options, "--data", mnist, "--logdir", logs / f"run{run}")
+        assert ended.status == 0, ended.stderr
+    return {run: report.load(logs / f"run{run}")[0] for run in (1, 2, 3, 4)}
 
 
 def test_run_1_is_input_bound_and_run_4_is_not(profiles) -> None:
@@ -45,7 +46,8 @@ def test_run_1_is_input_bound_and_run_4_is_not(profiles) -> None:
     assert profiles[4].verdict["kind"] not in ("input-bound", "unknown")
     assert profiles[1].steps.share("input") > 0.4
     assert profiles[4].steps.share("input") < 0.2
-    assert profiles[4].steps.average_ms < profiles[1].steps.average_ms
+    waits = {run: p.steps.share("input") * p.steps.average_ms for run, p in profiles.items()}
+    assert waits[4] < waits[1] / 2  # the whole step also depends on what 16 bit costs here
 
 
 @pytest.mark.parametrize("run", [1, 2, 3, 4])
@@ -136,7 +138,7 @@ def test_making_images_leaves_all_of_them_or_none(module, small, tmp_path, monke
         ("--count 64 --batch-size 32", "--count at least four times as large"),
         ("--count 60000 --images new", "is more than the 2048 images"),
         ("--count 64 --batch-size 8 --images half", "half has 1 images, not 64: remove it"),
-        ("--images new --data no.npz", "no data at no.npz: get it with ./workshop data"),
+        ("--images new --data no.npz", "cannot read no.npz"),
     ],
 )
 def test_bad_input(options: str, line: str, module, small, tmp_path, monkeypatch) -> None:
