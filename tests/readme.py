@@ -208,8 +208,8 @@ class Shell:
             line = f"{{ {command}\n}} >{shlex.quote(str(out))} 2>{shlex.quote(str(err))} </dev/null"
             self.bash.stdin.write(f"{line}; {after}\n")
             self.bash.stdin.flush()
-            told = re.compile(r"(\d+) (/.*)\n")
-            ended = next(filter(None, map(told.fullmatch, self.bash.stdout)), None)
+            status = re.compile(r"(\d+) (/.*)\n")
+            ended = next(filter(None, map(status.fullmatch, self.bash.stdout)), None)
         except BrokenPipeError:
             ended = None
         finally:
@@ -242,9 +242,7 @@ class Walk:
     def once(self, shell: Shell, command: str) -> tuple[int, str]:
         if re.match(r"(cd|source|export)\b", command):  # for this shell alone
             return shell.run(command)
-        key = (str(shell.folder), command)
-        if re.match(r"\S*workshop (run|scale)\b", command):  # the same from every folder
-            key = ("", command.replace("../", "./"))
+        key = self.key(shell.folder, command)
         with self.lock:
             mine = key not in self.done
             future = self.done.setdefault(key, Future())
@@ -255,6 +253,16 @@ class Walk:
                 future.set_exception(error)
                 raise
         return future.result()
+
+    @staticmethod
+    def key(folder: Path, command: str) -> tuple[str, str]:
+        """Where it is typed, and what; a ladder and a plain training are the same anywhere."""
+        if re.match(r"\S*workshop (run|scale|xray)\b", command):
+            return "", command.replace("../", "./")
+        plain = re.fullmatch(r"((?:horovodrun -np \d+ )?python )(\S+)((?: --steps \d+)?)", command)
+        if plain:
+            return "", f"{plain[1]}{folder / plain[2]}{plain[3]}"
+        return str(folder), command
 
     def walk(self, readme: Readme, shorter) -> list[Ran]:
         """What a reader types from the first block to the last, and what only tests ask for."""
