@@ -1,0 +1,120 @@
+"""Which of 06's switches are fastest on this machine? Try them, and print the fastest.
+Each try is a run of train_MNIST.py: if it crashes or hangs, it only loses. What was found is kept.
+
+python choose.py                                             a table, then the switches
+python train_MNIST.py --steps 100 $(python choose.py)        train with them
+horovodrun -np 4 python train_MNIST.py $(python choose.py)   choose once, then start the ranks
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from importlib.metadata import distributions
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().with_name("train_MNIST.py")
+CACHE = Path(os.environ.get("WORKSHOP_CACHE") or SCRIPT.parents[1] / ".cache") / "06_choices.json"
+CPU, GPU = (30, 55), (90, 590)  # seconds for a try, seconds for all of them
+
+
+def say(text, end="\n"):
+    if end or sys.stderr.isatty():  # a line without an end is only for a terminal
+        print("\r\x1b[K" * sys.stderr.isatty() + text, end=end, file=sys.stderr, flush=True)
+
+
+def find_ways():
+    """This device's name, its limits, and the ways to try, safest first; without TensorFlow."""
+    ask, gpu = ["nvidia-smi", "--query-gpu=compute_cap,name", "--format=csv,noheader"], ""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        if os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
+            gpu = subprocess.check_output(ask, stderr=subprocess.DEVNULL, text=True, timeout=30)
+    if found := re.match(r"(\d+)\.\d+, (.+)", gpu):
+        units = {"float32": 0, "mixed_bfloat16": 8, "mixed_float16": 7}  # from which capability on
+        kinds = [kind for kind, least in units.items() if int(found[1]) >= least]
+        pairs = [("off", 50), ("on", 50), ("on", 1), ("call", 50)]
+        return found[2], GPU, [(xla, kind, n) for xla, n in pairs for kind in kinds]
+    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    model = [*re.findall("model name.*: (.*)", info), "CPU"][0]
+    ways = [("off", "float32", 10), ("off", "float32", 1), ("on", "float32", 10)]
+    ways += [("off", "mixed_bfloat16", 10)] if re.search("avx512_bf16|amx_bf16", info) else []
+    return f"{model}, {cores} cores, threads {os.environ.get('TF_NUM_INTRAOP_THREADS')}", CPU, ways
+
+
+def try_out(command, limit, left):
+    """One process, alone: its images per second or why there are none, and its last words."""
+    if left <= 0:
+        return "not reached", ""
+    alone = {k: v for k, v in os.environ.items() if not re.match("HOROVOD|OMPI|PMI|SLURM", k)}
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "errors": "replace"}
+    with tempfile.TemporaryDirectory() as folder:
+        results, speed, said = Path(folder) / "results.json", "failed", ""
+        process = subprocess.Popen([*command, "--results", results], env=alone, **pipes)
+        try:
+            said = process.communicate(timeout=min(limit, left))[1].strip()
+        except subprocess.TimeoutExpired:
+            speed = "too slow" if left >= limit else "not reached"
+            process.terminate()  # told to end, it sums up what it has done
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=5)
+        finally:  # after Ctrl+C too
+            process.kill()
+            process.wait()
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            speed = json.loads(results.read_text())["img_per_s"] or speed
+    stopped = process.returncode == 1 and "Traceback" not in said
+    return speed, said.rpartition("\n")[2] if stopped else ""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = lambda message: sys.exit(f"choose.py: {message}")
+    parser.add_argument("--batch-size", "--batch_size", type=int, default=64)
+    parser.add_argument("--data", help="as for train_MNIST.py")
+    parser.add_argument("--again", action="store_true", help="forget what was found before")
+    args, (device, (limit, total), ways) = parser.parse_args(), find_ways()
+    steps = 500 if (limit, total) == GPU else 100 if args.batch_size <= 256 else 30
+    command = [sys.executable, SCRIPT, "--steps", str(steps), "--batch-size", str(args.batch_size)]
+    command += ["--data", args.data] if args.data else []
+    versions = [d.version for n in ("tensorflow", "tensorflow-cpu") for d in distributions(name=n)]
+    digest, cache, found, end = zlib.crc32(SCRIPT.read_bytes()), {}, {}, time.monotonic() + total
+    key = f"{device}, TensorFlow {versions}, batch {args.batch_size}, script {digest:08x}: "
+    with contextlib.suppress(OSError, ValueError, TypeError):  # not there, or broken
+        cache = dict(json.loads(CACHE.read_text()))
+    for i, (xla, kind, steps) in enumerate(ways, 1):
+        way = f"--xla {xla} --precision {kind} --steps-per-call {steps}"
+        speed, stopped = None if args.again else cache.get(key + way), ""
+        if not isinstance(speed, float) and speed not in ("failed", "too slow"):
+            say(f"trying {i} of {len(ways)}: {way}", end="")
+            speed, stopped = try_out([*command, *way.split()], limit, end - time.monotonic())
+        say(f"{way:<57}{f'{speed:,.0f} img/s' if isinstance(speed, float) else speed:>15}")
+        if stopped and i == 1:  # what is wrong with the safest way is wrong with all
+            sys.exit(f"choose.py: {stopped}")
+        found[way] = speed
+    works = {way: speed for way, speed in found.items() if isinstance(speed, float)}
+    if not works:
+        sys.exit("choose.py: none of them trained; python train_MNIST.py --steps 20 shows more")
+    cache |= {key + way: speed for way, speed in found.items() if speed != "not reached"}
+    part = CACHE.with_name(f"{CACHE.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):  # a folder that is read-only: the next time it tries again
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(cache, indent=1))
+        part.replace(CACHE)
+    print(next(way for way, speed in works.items() if speed >= 0.97 * max(works.values())))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        main()
+    except KeyboardInterrupt:
+        say("choose.py: interrupted, nothing is kept")
+        sys.exit(130)
