@@ -1,8 +1,9 @@
-"""06 times a few ways to train and takes the fastest; a way that fails or hangs only loses."""
+"""06's choose.py: the fastest switches are printed and kept; a way that fails only loses."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -10,228 +11,280 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
-from conftest import FIXED, ROOT, load_script, read_results, said, stage_environment, stages
+from conftest import ROOT, stage_environment
 
-SCRIPT = stages("06")[0]
-SOURCE = ROOT / SCRIPT[0] / SCRIPT[1]
-ON_A_CPU = [
-    "xla off, float32, 10 a call",
-    "xla off, float32, 1 a call",
-    "xla on, float32, 10 a call",
-    "xla off, mixed_bfloat16, 10 a call",
+FOLDER = ROOT / "06_optimized"
+WAYS = [
+    "--xla off --precision float32 --steps-per-call 10",
+    "--xla off --precision float32 --steps-per-call 1",
+    "--xla on --precision float32 --steps-per-call 10",
 ]
-pytestmark = pytest.mark.timeout(240)
+# Stands in for the training: does with each way what plan.json says, and notes that it ran.
+FAKE = """
+import json, os, signal, sys, time
+from pathlib import Path
+here, words = Path(__file__).parent, sys.argv[1:]
+option = lambda name: words[words.index(name) + 1]
+way = " ".join(f"{name} {option(name)}" for name in ("--xla", "--precision", "--steps-per-call"))
+does = json.loads((here / "plan.json").read_text()).get(way, 10.0)
+with (here / "ran.txt").open("a") as file:
+    print(json.dumps([os.getpid(), way, words, sorted(os.environ)]), file=file)
+def finish(speed):
+    Path(option("--results")).write_text(json.dumps({"img_per_s": speed}))
+    os._exit(0 if does == speed else 130)
+if isinstance(does, float):
+    finish(does)
+if does == "stops":
+    sys.exit("06_optimized: cannot read it")
+if does == "raises":
+    raise ValueError("no such kernel")
+if does == "crashes":
+    os.kill(os.getpid(), signal.SIGILL)
+figure = {"too slow": None, "sums up": 70.0}.get(does)
+ignore = does == "hangs"
+signal.signal(signal.SIGTERM, signal.SIG_IGN if ignore else lambda *_: finish(figure))
+time.sleep(1000)
+"""
 
 
-@pytest.fixture(scope="module")
-def module():
-    return load_script(SCRIPT)
+class Chooser:
+    """A copy of choose.py beside the fake, with limits of a test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.cache = folder / "06", folder / "cache"
+        self.folder.mkdir()
+        (self.folder / "train_MNIST.py").write_text(FAKE)
+        self.limits(5, 60)
+        self.plan({})
+
+    def limits(self, one: float, all_of_them: float) -> None:
+        text = (FOLDER / "choose.py").read_text()
+        for old, new in (
+            ("(30, 55), (90, 590)", f"({one}, {all_of_them}), ({one}, {all_of_them + 1})"),
+            ("communicate(timeout=5)", "communicate(timeout=1)"),
+        ):
+            assert text.count(old) == 1
+            text = text.replace(old, new)
+        (self.folder / "choose.py").write_text(text)
+
+    def plan(self, does: dict[str, object]) -> None:
+        (self.folder / "plan.json").write_text(json.dumps(does))
+
+    def start(self, *words: object, **extra: str) -> subprocess.Popen[str]:
+        environment = {"CUDA_VISIBLE_DEVICES": "", "WORKSHOP_CACHE": str(self.cache), **extra}
+        return subprocess.Popen(
+            [sys.executable, self.folder / "choose.py", *map(str, words)],
+            env=stage_environment(**environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *words: object, **extra: str) -> tuple[int, str, dict[str, str]]:
+        """Its status, what it printed, and the table."""
+        process = self.start(*words, **extra)
+        out, err = process.communicate(timeout=100)
+        self.said = err.splitlines()
+        return (
+            process.returncode,
+            out,
+            dict(re.split(r" {2,}", line) for line in self.said if "  " in line),
+        )
+
+    def ran(self) -> list[list]:
+        """What the fake noted, since this was asked last."""
+        path = self.folder / "ran.txt"
+        lines = path.read_text().splitlines() if path.exists() else []
+        path.unlink(missing_ok=True)
+        return [json.loads(line) for line in lines]
+
+    def kept(self) -> dict:
+        return json.loads((self.cache / "06_choices.json").read_text())
 
 
-def ways(module, monkeypatch, ability=None, batch_size=64, ranks=1, **wanted):
-    """The candidates; `ability` is the compute capability of a GPU that is not there."""
-    monkeypatch.setattr(module, "hvd", SimpleNamespace(size=lambda: ranks))
-    config, gpus = module.tf.config, ["a GPU"] if ability else []
-    monkeypatch.setattr(config, "get_visible_devices", lambda kind: gpus)
-    details = {"compute_capability": ability}
-    monkeypatch.setattr(config.experimental, "get_device_details", lambda gpu: details)
-    asked = {"xla": "auto", "precision": "auto", "steps_per_call": "auto", **wanted}
-    asked = SimpleNamespace(batch_size=batch_size, **asked)
-    return [str(way) for way in module.candidates(asked)]
+@pytest.fixture
+def chooser(tmp_path: Path) -> Chooser:
+    return Chooser(tmp_path)
 
 
-def test_the_ways_of_a_cpu(module, monkeypatch) -> None:
-    assert ways(module, monkeypatch) == ON_A_CPU
-    assert ways(module, monkeypatch, xla="on", precision="float32", steps_per_call=7) == [
-        "xla on, float32, 7 a call"
-    ]
-    assert ways(module, monkeypatch, precision="mixed_float16") == [
-        "xla off, mixed_float16, 10 a call",
-        "xla off, mixed_float16, 1 a call",
-        "xla on, mixed_float16, 10 a call",
-    ]
+def test_the_fastest_is_printed_and_the_first_of_equals(chooser: Chooser) -> None:
+    chooser.plan({WAYS[0]: 90.0, WAYS[1]: 98.0, WAYS[2]: 100.0})
+    status, out, table = chooser.run()
+    assert (status, out) == (0, WAYS[1] + "\n")
+    assert [table[way] for way in WAYS] == ["90 img/s", "98 img/s", "100 img/s"]
 
 
-def test_small_batches_may_have_a_thread_for_each_operation(module, monkeypatch) -> None:
-    added = "xla off, float32, 10 a call, 1 thread an op"
-    assert ways(module, monkeypatch, batch_size=1) == [*ON_A_CPU, added]
-    assert added not in ways(module, monkeypatch, batch_size=1, ranks=2)
-    assert added not in ways(module, monkeypatch, batch_size=1, ability=(8, 0))
+def test_a_way_that_fails_only_loses(chooser: Chooser) -> None:
+    chooser.plan({WAYS[0]: "crashes", WAYS[1]: "raises", WAYS[2]: 50.0})
+    status, out, table = chooser.run()
+    assert (status, out) == (0, WAYS[2] + "\n")
+    assert [table[way] for way in WAYS] == ["failed", "failed", "50 img/s"]
+    assert sorted(map(str, chooser.kept().values()))[-2:] == ["failed", "failed"]
 
 
-def test_the_ways_of_a_gpu(module, monkeypatch) -> None:
-    a100, v100, old = (ways(module, monkeypatch, ability=(n, 0)) for n in (8, 7, 6))
-    kinds = [
-        f"xla {x}, mixed_{kind}, 50 a call"
-        for kind in ("bfloat16", "float16")
-        for x in ("on", "off")
-    ]
-    plain = [f"xla {x}, float32, 50 a call" for x in ("off", "on")]
-    assert a100 == [plain[0], *kinds, plain[1]]
-    assert v100 == [plain[0], *kinds[2:], plain[1]]
-    assert old == plain
-    assert all("xla off" in way for way in ways(module, monkeypatch, xla="off", ability=(8, 0)))
+def test_a_slow_way_gives_a_figure_if_it_has_one(chooser: Chooser) -> None:
+    chooser.limits(3, 60)
+    chooser.plan({WAYS[0]: "hangs", WAYS[1]: "too slow", WAYS[2]: "sums up"})
+    status, out, table = chooser.run()
+    assert (status, out) == (0, WAYS[2] + "\n")
+    assert [table[way] for way in WAYS] == ["too slow", "too slow", "70 img/s"]
+    for pid, *_ in chooser.ran():
+        assert not psutil.pid_exists(pid)
 
 
-# --- real runs ---
+def test_what_was_not_reached_is_not_remembered(chooser: Chooser) -> None:
+    chooser.limits(20, 3)
+    chooser.plan({WAYS[1]: "too slow"})
+    status, out, table = chooser.run()
+    assert (status, out) == (0, WAYS[0] + "\n")
+    assert [table[way] for way in WAYS] == ["10 img/s", "not reached", "not reached"]
+    assert list(chooser.kept().values()) == [10.0]
+    assert [way for _, way, *_ in chooser.ran()] == WAYS[:2]
+
+    chooser.limits(20, 60)
+    chooser.plan({WAYS[2]: 30.0})
+    assert chooser.run()[1] == WAYS[2] + "\n"
+    assert [way for _, way, *_ in chooser.ran()][:2] == WAYS[1:]
 
 
-def train(folder: Path, data: Path, *options: object, script: Path = SOURCE):
-    """A run long enough to choose for; what it logged before its first step."""
-    command = [sys.executable, str(script), "--data", str(data), "--batch-size", "16"]
-    command += ["--steps", "60", "--results", "r.json", *map(str, options)]
-    began = time.monotonic()
-    ended = subprocess.run(
-        command,
-        cwd=folder,
-        env=stage_environment(WORKSHOP_CACHE=str(folder / "cache")),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert [line for line in said(ended.stderr) if "Traceback" in line] == []
-    told = [line.split(" - INFO - ")[1] for line in ended.stdout.split("(0, 0)")[0].splitlines()]
-    return told[:-1], read_results(folder / "r.json"), time.monotonic() - began
+def test_it_is_kept_for_this_machine_script_and_batch(chooser: Chooser) -> None:
+    first = chooser.run()
+    tried = len(chooser.ran())
+    assert tried >= len(WAYS)
+    assert chooser.run() == first and not chooser.ran()
+    for words, extra in (
+        (["--again"], {}),
+        (["--batch-size", 8], {}),
+        ([], {"TF_NUM_INTRAOP_THREADS": "1"}),
+    ):
+        chooser.run(*words, **extra)
+        assert len(chooser.ran()) == tried, (words, extra)
+    with (chooser.folder / "train_MNIST.py").open("a") as file:
+        file.write("# other code\n")
+    chooser.run()
+    assert len(chooser.ran()) == tried
+    assert len(chooser.kept()) == 4 * tried
+    assert [path.name for path in chooser.cache.iterdir()] == ["06_choices.json"]
 
 
-def test_it_times_once_and_remembers(small: Path, tmp_path: Path) -> None:
-    told, results, _ = train(tmp_path, small)
-    speeds = results["tried"]
-    assert told[0] == "timing 4 ways to train on this device, 25 s at most:"
-    assert [line.split("  ")[1] for line in told[1:5]] == ON_A_CPU == list(speeds)
-    assert speeds["xla off, float32, 10 a call"] > 0
-    chosen = re.fullmatch("training with (.*)", told[5])
-    assert chosen and speeds[chosen[1]] >= 0.97 * max(speeds.values())
-    assert f"xla {'on' if results['xla'] else 'off'}, {results['precision']}" in chosen[1]
-    assert f", {results['steps_per_call']} a call" in chosen[1]
-
-    (kept,) = (tmp_path / "cache").iterdir()
-    content = json.loads(kept.read_text())
-    assert list(content.values()) == [speeds]
-    again, repeated, _ = train(tmp_path, small)
-    assert again == told[5:] and repeated["tried"] == speeds
-
-    kept.write_text("[5]")
-    asked, results, _ = train(tmp_path, small, "--steps-per-call", 5, "--precision", "float32")
-    assert asked[0].startswith("timing 2 ways") and results["steps_per_call"] == 5
-    assert len(json.loads(kept.read_text())) == 1  # mended
+@pytest.mark.parametrize("content", ["[5]", "{", "null", '"text"', ""])
+def test_a_broken_cache_is_ignored(chooser: Chooser, content: str) -> None:
+    chooser.cache.mkdir()
+    (chooser.cache / "06_choices.json").write_text(content)
+    status, out, _ = chooser.run()
+    assert (status, out) == (0, WAYS[0] + "\n")
+    assert len(chooser.kept()) >= len(WAYS)
 
 
-def test_retune_times_again(small: Path, tmp_path: Path) -> None:
-    options = ["--xla", "off", "--precision", "float32"]
-    for extra in ([], ["--retune"]):
-        told, _, _ = train(tmp_path, small, *options, *extra)
-        assert told[0].startswith("timing 2 ways")
+def test_a_cache_that_cannot_be_written(chooser: Chooser) -> None:
+    chooser.cache.write_text("no folder")
+    assert chooser.run()[:2] == (0, WAYS[0] + "\n")
 
 
-def test_what_is_asked_for_is_not_timed(small: Path, tmp_path: Path) -> None:
-    told, results, _ = train(tmp_path, small, *FIXED)
-    assert told == [] and results["tried"] is None
-    assert not (tmp_path / "cache").exists()
+def test_when_nothing_works(chooser: Chooser) -> None:
+    chooser.plan(dict.fromkeys([*WAYS, WAYS[0].replace("float32", "mixed_bfloat16")], "crashes"))
+    status, out, _ = chooser.run()
+    assert (status, out) == (1, "")
+    assert chooser.said[-1].startswith("choose.py: none of them trained")
+    assert not chooser.cache.exists()
 
 
-def patched(folder: Path, old: str, new: str) -> Path:
-    """A copy of the script with a fault in it."""
-    source = SOURCE.read_text()
-    assert source.count(old) == 1
-    copy = folder / "stage" / SOURCE.name
-    copy.parent.mkdir()
-    copy.write_text(source.replace(old, new))
-    return copy
+def test_what_the_script_says_of_the_safest_way_ends_it(chooser: Chooser) -> None:
+    """No data, say: to try the other ways would only take time."""
+    chooser.plan({WAYS[0]: "stops"})
+    status, out, _ = chooser.run()
+    assert (status, out, chooser.said[-1]) == (1, "", "choose.py: 06_optimized: cannot read it")
+    assert len(chooser.ran()) == 1 and not chooser.cache.exists()
 
 
-TRIED = "                    ready[way] = make_model(args, way.precision)\n"
-FIRST, LAST = "way == ways[0]", "way.precision != 'float32'"
-FAULTS = {
-    "it raises": "raise tf.errors.InternalError(None, None, 'no')",
-    "it crashes": "os.kill(os.getpid(), signal.SIGILL)",
-    "it never ends": "time.sleep(1000)",
-}
+@pytest.mark.parametrize("words", [["--batch-size", "many"], ["--colour"], ["extra"]])
+def test_bad_options(chooser: Chooser, words: list[str]) -> None:
+    status, out, _ = chooser.run(*words)
+    assert (status, out, len(chooser.said)) == (1, "", 1)
+    assert chooser.said[0].startswith("choose.py: ") and not chooser.ran()
+
+
+def test_options_reach_the_script_and_a_launcher_does_not(chooser: Chooser) -> None:
+    launcher = {
+        "HOROVOD_SIZE": "4",
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "PMI_RANK": "1",
+        "SLURM_NTASKS": "4",
+    }
+    status, *_ = chooser.run("--batch_size", 8, "--data", "x.npz", **launcher)
+    assert status == 0
+    for _, _, words, names in chooser.ran():
+        assert " ".join(words).startswith("--steps 100 --batch-size 8 --data x.npz --xla")
+        assert not set(launcher) & set(names) and "PATH" in names
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_no_process_and_keeps_nothing(chooser: Chooser, number: int) -> None:
+    chooser.plan({WAYS[1]: "hangs"})
+    chooser.limits(60, 60)
+    process = chooser.start()
+    path, deadline = chooser.folder / "ran.txt", time.monotonic() + 60
+    while time.monotonic() < deadline and not (path.exists() and path.read_text().count("\n") == 2):
+        time.sleep(0.05)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[1:] == ["choose.py: interrupted, nothing is kept"]
+    assert not any(psutil.pid_exists(pid) for pid, *_ in chooser.ran())
+    assert not chooser.cache.exists()
 
 
 @pytest.mark.parametrize(
-    ("fault", "which", "lost"),
+    ("ability", "kinds"),
     [
-        ("it raises", FIRST, [0]),
-        ("it crashes", FIRST + " and len(ways) == 3", [0]),
-        ("it crashes", LAST, [2]),
-        ("it never ends", LAST, [2]),
+        ("8.0", ["float32", "mixed_bfloat16", "mixed_float16"]),
+        ("7.5", ["float32", "mixed_float16"]),
+        ("6.1", ["float32"]),
     ],
 )
-def test_a_way_that_fails_only_loses(
-    fault: str, which: str, lost: list[int], small: Path, tmp_path: Path
-) -> None:
-    trap = f"{' ' * 20}if {which}:\n{' ' * 24}{FAULTS[fault]}\n"
-    script = patched(tmp_path, TRIED, trap + TRIED)
-    told, results, took = train(tmp_path, small, "--steps-per-call", 10, script=script)
-    speeds = list(results["tried"].values())
-    assert [i for i, speed in enumerate(speeds) if not speed] == lost
-    assert [i for i, line in enumerate(told[1:4]) if "failed or too slow" in line] == lost
-    assert told[4] in {f"training with {way}" for way, speed in results["tried"].items() if speed}
-    assert took < 25 + 60
-
-
-def test_the_fastest_threads_are_taken(small: Path, tmp_path: Path) -> None:
-    """Timed in a process of its own, after the others; the training then sets as many threads."""
-    timed = "            return spent / steps\n"
-    script = patched(tmp_path, timed, timed.replace("spent", "(spent + 9 * (not way.op_threads))"))
-    made = "    history = SimpleNamespace("
-    ask = "    logging.info(tf.config.threading.get_intra_op_parallelism_threads())\n"
-    script.write_text(script.read_text().replace(made, ask + made))
-    told, results, _ = train(tmp_path, small, "--batch-size", 4, script=script)
-    assert told[0] == "timing 5 ways to train on this device, 25 s at most:"
-    last = "xla off, float32, 10 a call, 1 thread an op"
-    assert list(results["tried"])[-1] == last and all(results["tried"].values())
-    assert told[-2:] == [f"training with {last}", "1"] and results["op_threads"] == 1
-
-
-def test_ctrl_c_while_it_chooses(small: Path, tmp_path: Path) -> None:
-    """The training says what it has done, which is nothing much, and its child goes with it."""
-    command = [sys.executable, str(SOURCE), "--data", str(small), "--batch-size", "16"]
-    with subprocess.Popen(
-        [*command, "--steps", "60", "--results", "r.json"],
-        cwd=tmp_path,
-        env=stage_environment(WORKSHOP_CACHE=str(tmp_path / "cache")),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout and "timing 4 ways" in process.stdout.readline()
-        children = psutil.Process(process.pid).children(recursive=True)
-        time.sleep(2)
-        children += psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
-    assert (process.returncode, said(stderr)) == (130, [])
-    assert read_results(tmp_path / "r.json")["interrupted"] is True
-    _, alive = psutil.wait_procs(children, timeout=5)
-    assert children and [c for c in alive if c.status() != psutil.STATUS_ZOMBIE] == []
-    assert not (tmp_path / "cache").exists()
-
-
-def test_all_ranks_train_the_way_rank_0_found(small: Path, tmp_path: Path) -> None:
-    """Rank 0 has a reason to use XLA, which rank 1 does not know."""
-    told = "        args.way = hvd.broadcast_object(args.way, root_rank=0)\n"
-    own = "        args.way = Way(hvd.rank() == 0, 'float32', 7)\n"
-    seen = "        print('rank', hvd.rank(), 'trains with', args.way, flush=True)\n"
-    script = patched(tmp_path, told, own + told + seen)
-    launcher = shutil.which("horovodrun", path=Path(sys.executable).parent)
-    if not launcher:
-        pytest.skip("no Horovod here")
-    command = [launcher, "--gloo", "-np", "2", sys.executable, str(script), "--data", str(small)]
-    ended = subprocess.run(
-        [*command, "--batch-size", "16", "--steps", "8"],
-        cwd=tmp_path,
-        env=stage_environment(TF_NUM_INTRAOP_THREADS="1"),
-        capture_output=True,
-        text=True,
-        timeout=200,
+def test_the_ways_of_a_gpu(chooser: Chooser, ability: str, kinds: list[str]) -> None:
+    """nvidia-smi tells of the GPU; CUDA_VISIBLE_DEVICES may hide it."""
+    tool = chooser.folder / "nvidia-smi"
+    tool.write_text(
+        f'#!/bin/sh\n[ "$1" = --query-gpu=compute_cap,name ] && echo {ability}, A GPU\n'
     )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    found = re.findall(r"rank (\d) trains with (.*)", ended.stdout)
-    assert sorted(found) == [(rank, "xla on, float32, 7 a call") for rank in "01"]
+    tool.chmod(0o755)
+    path = {"PATH": f"{chooser.folder}{os.pathsep}{os.environ['PATH']}"}
+    _, _, table = chooser.run(CUDA_VISIBLE_DEVICES="0", **path)
+    pairs = [("off", 50), ("on", 50), ("on", 1), ("call", 50)]
+    assert list(table) == [
+        f"--xla {xla} --precision {kind} --steps-per-call {steps}"
+        for xla, steps in pairs
+        for kind in kinds
+    ]
+    assert all("--steps 500" in " ".join(words) for _, _, words, _ in chooser.ran())
+    assert list(chooser.run(**path)[2])[:3] == WAYS
+
+
+def test_the_ways_of_a_cpu_with_16_bit_units(chooser: Chooser) -> None:
+    info = chooser.folder / "cpuinfo"
+    text = (chooser.folder / "choose.py").read_text()
+    (chooser.folder / "choose.py").write_text(text.replace("/proc/cpuinfo", str(info)))
+    sixteen = WAYS[0].replace("float32", "mixed_bfloat16")
+    for flags, added in (("avx2", []), ("avx2 avx512_bf16", [sixteen]), ("amx_bf16", [sixteen])):
+        info.write_text(f"model name\t: A CPU\nflags\t\t: {flags}\n")
+        assert list(chooser.run()[2]) == [*WAYS, *added]
+    assert all(key.startswith("A CPU, ") for key in chooser.kept())
+
+
+@pytest.mark.timeout(400)
+def test_a_real_run(chooser: Chooser, small: Path) -> None:
+    shutil.copy(FOLDER / "train_MNIST.py", chooser.folder)
+    chooser.limits(120, 360)
+    process = chooser.start("--data", small, "--batch-size", 16)
+    out, err = process.communicate(timeout=390)
+    assert process.returncode == 0, err
+    speeds = {key.split(": ")[1]: speed for key, speed in chooser.kept().items()}
+    assert list(speeds)[:3] == WAYS and all(isinstance(speed, float) for speed in speeds.values())
+    assert speeds[out.strip()] >= 0.97 * max(speeds.values())
+    assert re.search(
+        r", TensorFlow \['2[\d.]+'\], batch 16, script \w{8}: ", next(iter(chooser.kept()))
+    )

@@ -5,6 +5,7 @@ A `model.fit` in 16 bit is among them where 06 chose 16 bit.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import statistics
@@ -46,7 +47,7 @@ class Entry:
 def entries() -> list[Entry]:
     names = [name for name in VARIANTS if ", float16" not in name or has_nvidia_gpu()]
     fit = [Entry(f"model.fit, {name}", variant=name) for name in names]
-    return [Entry(stage.folder, stage) for stage in (STAGES[-1], STAGES[2])] + fit
+    return [Entry(stage.name, stage) for stage in (STAGES[-1], STAGES[2])] + fit
 
 
 def train(entry: Entry, steps: int, batch_size: int) -> dict:
@@ -74,7 +75,7 @@ def measure(
     entered: list[Entry], repeats: int, steps: int, batch_size: int
 ) -> Iterator[tuple[int, Entry]]:
     """In turns, so that a noisy minute hits all of them. What has no chance runs once."""
-    chosen = "float32"
+    chosen = "float32"  # by 06, for which choose.py found the switches
     for repeat in range(repeats):
         best = max(entry.speed for entry in entered)
         for entry in entered:
@@ -136,12 +137,14 @@ def run(batch_sizes: list[int], repeats: int, steps: int | None) -> int:
     if max(batch_sizes) > images:
         raise Problem(f"--batch-size {max(batch_sizes)} is more than the {images} images")
     console = launch.console()
-    kind = data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
+    say = functools.partial(console.print, markup=False)
+    kind = data.ensure(fallback=True, say=say)
     status = 0
     for batch_size in batch_sizes:
         entered = entries()
         count = steps or max(60, min(600, 6400 // batch_size))
         console.print(f"batch {batch_size}: {repeats} x {count} steps, in turns")
+        launch.choose(STAGES[-1], batch_size, say)
         for repeat, entry in measure(entered, repeats, count, batch_size):
             told = (
                 f"FAILED: {entry.failed}" if entry.failed else f"{number(entry.speeds[-1])} img/s"

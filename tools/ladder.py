@@ -9,14 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from tools import ceiling, data, launch, table
+from tools.machine import cpu_model
 from tools.stages import ROOT, Stage, lines_changed
 
-START_COST = 40  # importing TensorFlow and testing, in steps of the fastest stage
+START_COST = 200  # importing TensorFlow and testing, in steps of the fastest stage
 
 
 def run_stages(
@@ -42,15 +44,15 @@ def run_stages(
                 now = spent + START_COST + done * stage.step_cost
                 progress.update(bar, completed=now, speed=f"{speed:8,.0f} img/s")
 
-            progress.update(bar, description=f"{stage.folder:<20}", speed="   starting  ")
+            progress.update(bar, description=f"{stage.name:<20}", speed="   starting  ")
             began = time.monotonic()
             job = launch.Job(stage, steps, batch_size, ranks, threads)
-            row = launch.train(job, report=report)
+            row = launch.train(job, report=report, say=partial(console.print, markup=False))
             spent += START_COST + steps * stage.step_cost
             progress.update(bar, completed=spent)
             told = "FAILED: " + row["failed"] if "failed" in row else speed_of(row)
             took = time.monotonic() - began
-            console.print(f"{stage.folder:<20} {told}  ({took:.0f} s)", markup=False)
+            console.print(f"{stage.name:<20} {told}  ({took:.0f} s)", markup=False)
             yield row | {"lines": lines_changed(stage)}
 
 
@@ -89,6 +91,7 @@ def run(stages: list[Stage], steps: int, batch_size: int, ranks: int, repeats: i
     ladder = {
         "date": datetime.date.today().isoformat(),
         "commit": commit(),
+        "machine": cpu_model(),
         "steps": steps,
         "ceiling": {},
     }

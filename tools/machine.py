@@ -35,6 +35,12 @@ def has_nvidia_gpu() -> bool:
     return re.search(r"^GPU \d+:", listing, re.M) is not None
 
 
+def cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    names = re.findall("model name.*: (.*)", cpuinfo.read_text() if cpuinfo.exists() else "")
+    return (names or [platform.machine()])[0]
+
+
 def choose_tensorflow(installed: str | None) -> str:
     """The requirement line of TensorFlow, given what the environment already holds."""
     asked = os.environ.get("WORKSHOP_TENSORFLOW")

@@ -29,12 +29,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from tools import bench, launch, scale, table
-from tools.stages import ROOT, STAGES, choose
+from tools.stages import ROOT, STAGES, Stage, choose
 
 KEPT = ROOT / "measured"
 CHART = ROOT / "images" / "ladder_cpu.png"
@@ -125,11 +126,11 @@ def kernels(number: str) -> str:
 
 def tried() -> str:
     """What choose.py printed while it tried."""
-    return "\n```\n" + "\n".join(read(KEPT, "ladder.json")["tried"]["lines"]) + "\n```\n"
+    return "\n```\n" + "\n".join(row("06")["tried"]["lines"]) + "\n```\n"
 
 
 def chosen() -> str:
-    return read(KEPT, "ladder.json")["tried"]["switches"]
+    return row("06")["tried"]["switches"]
 
 
 def bench_table(batch_size: str) -> str:
@@ -190,12 +191,13 @@ def keep() -> list[Path]:
     folder = launch.results_folder()
     ladder = read(folder, "ladder.json")
     rows = ladder["rows"]
-    if [row["stage"] for row in rows] != [stage.folder for stage in STAGES]:
+    if [row["stage"] for row in rows] != [stage.name for stage in STAGES]:
         raise NoResults("the last run was not of all stages: ./workshop run --repeats 3")
     if any("failed" in row or row["interrupted"] or row["data"] != "mnist" for row in rows):
         raise NoResults("the last run failed, was stopped, or was not on real MNIST: run it again")
     for row in rows:
-        row.pop("command")  # names this machine's folders
+        for name in ("results", "logdir"):  # they name this machine's folders
+            row.pop(name, None)
     KEPT.mkdir(exist_ok=True)
     texts = {"ladder.json": json.dumps(ladder, indent=2) + "\n"}
     for found in sorted([*folder.glob("bench_[0-9]*.json"), *folder.glob("scale_[0-9]*.json")]):
@@ -206,15 +208,47 @@ def keep() -> list[Path]:
         texts[found.name] = read_text(folder, found.name)
     if (folder / "clock.txt").exists():
         texts["clock.txt"] = read_text(folder, "clock.txt")
+    predict(folder / "xray.json")
+    texts["xray.json"] = read_text(folder, "xray.json")
     for name, text in texts.items():
         table.save(KEPT / name, lambda part, text=text: part.write_text(text))
     return [KEPT / name for name in texts]
 
 
+def predict(path: Path) -> None:
+    """xray in a process of its own: it hides any GPU from TensorFlow."""
+    command = [sys.executable, "-m", "tools", "xray", "--json", str(path.resolve())]
+    child = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    if child.returncode:
+        raise NoResults("./workshop xray failed: nothing is kept")
+
+
+def speed_line(stage: Stage) -> str:
+    """The line of a script's docstring, with the CPU's name where there is room for it."""
+    ladder, found = read(KEPT, "ladder.json"), row(stage.name)
+    times = "" if stage is STAGES[0] else f", {factor(stage.name, '00')} stage 00"
+    for device in (table.hardware(ladder, found), found["device"]):
+        made = f"{device}, batch {found['batch_size']}, {ladder['steps']} steps"
+        line = f"Speed: {speed(stage.name)} img/s{times} ({made}); see README.md for A100s."
+        if len(line) <= 100:
+            break
+    return line
+
+
+def with_speed(stage: Stage) -> str:
+    """The stage's script as measured/ has it."""
+    return SPEED_LINE.sub(lambda _: speed_line(stage), script(stage).read_text(), count=1)
+
+
+def script(stage: Stage) -> Path:
+    return ROOT / stage.folder / stage.file
+
+
 def write() -> list[Path]:
-    """Every README with the figures of measured/, and the chart."""
+    """Every README and script with the figures of measured/, and the chart."""
     try:
         new = {path: fill(path.read_text()) for path in readmes()}
+        new |= {script(stage): with_speed(stage) for stage in STAGES}
     except (AttributeError, IndexError, KeyError, StopIteration, TypeError, ValueError) as error:
         told = f"{KEPT.name}/ does not hold what results --keep puts there"
         raise NoResults(f"{told} ({type(error).__name__}: {error})") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import statistics
@@ -16,7 +17,7 @@ from rich.console import Console
 from tools import data, launch
 from tools.logged_run import Problem
 from tools.machine import has_nvidia_gpu
-from tools.stages import Stage
+from tools.stages import Stage, choose
 from tools.table import as_markdown, number, on_terminal, save
 
 
@@ -81,7 +82,7 @@ def measure(
 
 def train(stage: Stage, point: Point, steps: int, batch_size: int) -> list[dict]:
     """The results of one repeat: of all ranks together, or of every process that is alone."""
-    name = f"scaling_of_{stage.folder}_{point.ranks}"
+    name = f"scaling_of_{stage.name}_{point.ranks}"
     ranks = point.ranks if point.exchange else 1
     job = launch.Job(stage, steps, batch_size, ranks, point.threads)
     if point.exchange:
@@ -183,8 +184,11 @@ def run(stage: Stage, ranks: list[int], repeats: int, steps: int, batch_size: in
     )
     points = plan(ranks, cores, has_nvidia_gpu())
     console = launch.console()
-    kind = data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
-    console.print(f"{stage.folder}: {repeats} x {steps} steps, batch {batch_size} on every rank")
+    say = functools.partial(console.print, markup=False)
+    kind = data.ensure(fallback=True, say=say)
+    if stage.chooses:
+        launch.choose(stage, batch_size, say)
+    console.print(f"{stage.name}: {repeats} x {steps} steps, batch {batch_size} on every rank")
     for repeat, point in measure(stage, points, repeats, steps, batch_size):
         told = point.failed and f"FAILED: {point.failed}"
         told = told or f"{number(point.speeds[-1])} img/s"
@@ -217,10 +221,11 @@ def as_rows(points: list[Point]) -> list[dict]:
 
 
 def write(stage: Stage, points: list[Point], kind: str, batch_size: int) -> list[Path]:
-    folder, name = launch.results_folder(), f"scale_{stage.number}_{batch_size}"
+    label = stage.number if choose([stage.number])[-1] is stage else stage.name
+    folder, name = launch.results_folder(), f"scale_{label}_{batch_size}"
     paths = [folder / f"{name}.{ending}" for ending in ("json", "png")]
-    content = {"stage": stage.folder, "batch_size": batch_size, "data": kind}
+    content = {"stage": stage.name, "batch_size": batch_size, "data": kind}
     text = json.dumps({**content, "points": as_rows(points)}, indent=2) + "\n"
     save(paths[0], lambda part: part.write_text(text))
-    draw(points, f"{stage.folder}: weak scaling, batch {batch_size} on every rank", paths[1])
+    draw(points, f"{stage.name}: weak scaling, batch {batch_size} on every rank", paths[1])
     return paths

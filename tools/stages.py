@@ -48,16 +48,16 @@ STAGES = (
     Stage("01_line_profiler", "read once, then tf.data", 3, "train_MNIST_iofix.py"),
     Stage("02_tf_function", "the step is a tf.function", 1),
     Stage("03_xla", "gradients compiled by XLA", 4),
-    Stage("04_tf_profiler", "profiled; XLA only where it pays", 1, profiles=True),
-    Stage("05_reduced_precision", "16 bit where there are units", 1, profiles=True),
+    Stage("04_tf_profiler", "profiled: XLA if it pays", 1, profiles=True),
+    Stage("05_reduced_precision", "16 bit where it has units", 1, profiles=True),
     Stage(
         "06_device",
-        "data on the device, many steps a call",
+        "the loop on the device",
         1,
         "train_MNIST_device.py",
         inside="06_optimized",
     ),
-    Stage("06_optimized", "fused Adam, dropout on the device", 1, chooses=True),
+    Stage("06_optimized", "fused Adam, device dropout", 1, chooses=True),
 )
 
 

@@ -11,9 +11,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tools.stages import FLOP_PER_IMAGE, Stage
+from tools.stages import FLOP_PER_IMAGE, ROOT, STAGES, Stage
 
 BAR_WIDTH = 48
+PREDICTED = ROOT / "measured" / "xray.json"
 
 
 def number(value: float | None) -> str:
@@ -31,7 +32,8 @@ def ratio(value: float | None, base: float | None) -> str:
 
 def of_ceiling(row: dict, ceiling: dict[str, float]) -> float | None:
     """The share of this device's matrix-multiply speed, in the precision that the stage uses."""
-    peak, speed = ceiling.get(row["precision"].replace("mixed_", "")), row["img_per_s"]
+    precision = row.get("precision", "float32").replace("mixed_", "")
+    peak, speed = ceiling.get(precision), row["img_per_s"]
     devices = 1 if row["device"].startswith("CPU") else row["ranks"]  # ranks share a CPU
     return speed * FLOP_PER_IMAGE / peak / devices if peak and speed else None
 
@@ -49,13 +51,22 @@ def kernels(stage: Stage, xray: dict) -> str:
     return f"{case['kernels']}" + (f"+{case['compiled_calls']}" if case["compiled_calls"] else "")
 
 
+def predictions() -> dict[str, str]:
+    """By the stage's name; nothing where xray's figures are not at hand."""
+    try:
+        xray = json.loads(PREDICTED.read_text())
+        return {stage.name: kernels(stage, xray) for stage in STAGES}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
 def cells(ladder: dict) -> list[list[str]]:
     """What the header names, for each stage; a failed stage says so."""
-    rows, table = ladder["rows"], []
+    rows, table, predicted = ladder["rows"], [], predictions()
     speeds = [None if "failed" in row else row["img_per_s"] for row in rows]
     for i, row in enumerate(rows):
         if "failed" in row:
-            table.append([row["stage"], "FAILED", *["-"] * 7])
+            table.append([row["stage"], "FAILED", *["-"] * (7 + bool(predicted))])
             continue
         accuracy, share = row["test_accuracy"], of_ceiling(row, ladder["ceiling"])
         table.append(
@@ -69,6 +80,7 @@ def cells(ladder: dict) -> list[list[str]]:
                 ratio(speeds[i], speeds[0]) if i else "-",
                 "-" if share is None else f"{100 * share:.1f}",
                 "-" if accuracy is None else f"{100 * accuracy:.1f} %",
+                *([predicted.get(row["stage"], "-")] if predicted else []),
             ]
         )
     return table
@@ -76,7 +88,12 @@ def cells(ladder: dict) -> list[list[str]]:
 
 def header(ladder: dict) -> list[str]:
     times = [f"x {ladder['rows'][0]['stage'][:2]}", "% peak", "accuracy"]
+    times += ["kernels, predicted"] if predictions() else []
     return ["stage", "the one change", "lines", "ms/step", "img/s", "x prev.", *times]
+
+
+def hardware(ladder: dict, row: dict) -> str:
+    return ", ".join(filter(None, [row["device"], ladder.get("machine")]))
 
 
 def provenance(ladder: dict) -> str:
@@ -91,20 +108,25 @@ def provenance(ladder: dict) -> str:
     commit = f", commit {ladder['commit']}" if ladder["commit"] else ""
     peak = ", ".join(f"{name} {speed / 1e9:,.0f}" for name, speed in ladder["ceiling"].items())
     peak = peak and f"; peak: matrix multiply here, GFLOP/s: {peak}"
+    kernels = "; kernels: of a GPU, a step, + compiled calls: predicted by xray, not measured"
     return (
-        f"{row['device']}; {kind}; batch {row['global_batch']}, {row['ranks']} rank(s); "
-        f"{ladder['steps']} steps, {median} after {row['warmup_steps']} of warm-up; {versions}; "
-        f"{ladder['date']}{commit}{peak}"
+        f"{hardware(ladder, row)}; {kind}; batch {row['batch_size'] * row['ranks']}, "
+        f"{row['ranks']} rank(s); {ladder['steps']} steps, {median} after {row['warmup_steps']} of "
+        f"warm-up; {versions}; {ladder['date']}{commit}{peak}{kernels * bool(predictions())}"
     )
 
 
 def show(ladder: dict, console: Console) -> None:
     rows, titles = ladder["rows"], header(ladder)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
-    widths = [max(map(len, column)) + 1 for column in zip(*[titles, *cells(ladder)])]
+    titles = [title.replace(", ", ",\n") for title in titles]
+    lines = [title.split("\n") for title in titles]
+    widths = [
+        max(map(len, [*lines[i], *column])) + 1 for i, column in enumerate(zip(*cells(ladder)))
+    ]
     shown = list(range(len(titles)))
-    for droppable in (1, 2, 7):  # on a narrow terminal: the words, the lines, the ceiling
-        if sum(widths[i] for i in shown) + 1 > console.width:
+    for droppable in (9, 1, 2, 7):  # on a narrow terminal: kernels, words, lines, the ceiling
+        if sum(widths[i] for i in shown) + 1 > console.width and droppable in shown:
             shown.remove(droppable)
     for i in shown:
         justify = "left" if i < 2 else "right"
@@ -176,7 +198,9 @@ def draw(ladder: dict, path: Path) -> None:
     axes.tick_params(axis="y", length=0)
     kind = "" if all(row["data"] == "mnist" for row in good) else " (SYNTHETIC data)"
     figure.suptitle(f"One MNIST CNN, the same training, stage by stage{kind}", x=0.02, ha="left")
-    axes.set_title(good[0]["device"] if good else "", fontsize=9, loc="left", color="#555555")
+    axes.set_title(
+        hardware(ladder, good[0]) if good else "", fontsize=9, loc="left", color="#555555"
+    )
     made_of = {"Description": fingerprint(ladder)}
     save(path, lambda part: figure.savefig(part, dpi=140, format="png", metadata=made_of))
     plt.close(figure)
