@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -21,7 +21,7 @@ from matplotlib import image
 from rich.console import Console
 
 from tests.conftest import stage_environment
-from tools import ladder, launch, scale, stages, table
+from tools import ceiling, ladder, launch, machine, scale, stages, table
 from tools.logged_run import Problem
 from tools.stages import ROOT, STAGES
 
@@ -44,17 +44,17 @@ def workshop(results: Path, *words: object, timeout: float = 300) -> subprocess.
 
 @pytest.fixture(scope="module")
 def short_run(mnist: Path, tmp_path_factory: pytest.TempPathFactory):
-    """One real run of two stages, looked at by several tests."""
+    """One real run of two stages, 06's switches chosen, looked at by several tests."""
     results = tmp_path_factory.mktemp("results")
-    return results, workshop(results, "run", "--stages", "02", "06", "--steps", 24)
+    return results, workshop(results, "run", "--stages", "02", "06_optimized", "--steps", 30)
 
 
 def test_run_ends_with_a_table(short_run) -> None:
     _, process = short_run
     assert process.returncode == 0, process.stdout + process.stderr
-    assert re.search(r"02_tf_function +(the step is a tf.function +)?\d+ +[\d.,]+", process.stdout)
+    assert re.search(r"02_tf_function +the step is a tf.function +\d+ +[\d.,]+", process.stdout)
     assert re.search(r"06_optimized .*x +[\d.]+x +\d+\.\d +\d+\.\d %", process.stdout)
-    assert "real MNIST" in process.stdout
+    assert "real MNIST" in process.stdout and f", {machine.cpu_model()};" in process.stdout
     assert max(map(len, process.stdout.splitlines())) <= 100
 
 
@@ -62,6 +62,19 @@ def test_plain_lines_where_there_is_no_terminal(short_run) -> None:
     _, process = short_run
     assert "\x1b" not in process.stdout and "\r" not in process.stdout
     assert re.search(r"^02_tf_function +[\d.,]+ img/s +\(\d+ s\)$", process.stdout, re.M)
+
+
+def test_06_trains_with_what_choose_found(short_run) -> None:
+    results, process = short_run
+    row = json.loads((results / "ladder.json").read_text())["rows"][1]
+    tried = row["tried"]
+    assert all(line in process.stdout for line in tried["lines"]) and len(tried["lines"]) >= 3
+    words = dict(zip(*[iter(tried["switches"].split())] * 2))
+    assert words == {
+        "--xla": row["xla"],
+        "--precision": row["precision"],
+        "--steps-per-call": str(row["steps_per_call"]),
+    }
 
 
 def test_run_writes_json_markdown_and_chart(short_run) -> None:
@@ -75,27 +88,6 @@ def test_run_writes_json_markdown_and_chart(short_run) -> None:
         assert f"{row['img_per_s']:,.0f}" in (results / "ladder.md").read_text()
     height, width = image.imread(results / "ladder.png").shape[:2]
     assert width > 800 and height > 200
-
-
-def test_a_terminal_gets_a_progress_bar(mnist: Path, tmp_path: Path) -> None:
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [*WORKSHOP, "run", "--stages", "02", "--steps", "12"],
-        env={**environment(tmp_path), "TERM": "xterm", "COLUMNS": "100"},
-        stdout=slave,
-        stderr=slave,
-        close_fds=True,
-    )
-    os.close(slave)
-    shown = b""
-    try:
-        while chunk := os.read(master, 4096):
-            shown += chunk
-    except OSError:  # the other end is closed
-        pass
-    assert process.wait(60) == 0
-    text = shown.decode()
-    assert "02_tf_function" in text and "img/s" in text and "left" in text and "━" in text
 
 
 @pytest.mark.parametrize(
@@ -137,12 +129,13 @@ def fake_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Makes stages of small scripts, to see what the ladder does with bad ones."""
     monkeypatch.setenv("WORKSHOP_RESULTS", str(tmp_path / "results"))
     monkeypatch.setattr(stages.Stage, "script", property(lambda self: tmp_path / self.file))
+    monkeypatch.setattr(ceiling, "measure", lambda: {"float32": 1e11})
 
     def make(**sources: str) -> list[stages.Stage]:
         made = []
         for name, source in sources.items():
             (tmp_path / f"{name}.py").write_text(source)
-            made.append(replace(STAGES[0], folder=name, file=f"{name}.py"))
+            made.append(replace(STAGES[0], name=name, file=f"{name}.py"))
         return made
 
     return make
@@ -152,7 +145,7 @@ GOOD = """
 import json, sys
 print("x - INFO - (0, 0), Loss: 1.0, step_time: 0.1, throughput: 640.0 img/s.")
 row = dict(img_per_s=640.0, step_ms_median=100.0, test_accuracy=0.9, ranks=1, device="CPU")
-row |= dict(data="mnist", global_batch=64, warmup_steps=10, versions={}, precision="float32")
+row |= dict(data="mnist", batch_size=64, warmup_steps=10, versions={})
 open(sys.argv[sys.argv.index("--results") + 1], "w").write(json.dumps(row))
 """
 
@@ -175,6 +168,73 @@ def test_a_failing_stage_is_a_row_and_the_others_run(fake_stages, mnist: Path, c
     assert ["failed" in row for row in rows] == [True, True, True, False]
 
 
+def test_a_terminal_gets_a_progress_bar(fake_stages, mnist: Path) -> None:
+    shown = Console(force_terminal=True, width=100, file=io.StringIO())
+    (row,) = ladder.run_stages(fake_stages(a_good=GOOD), 5, 64, ranks=1, repeats=1, console=shown)
+    text = shown.file.getvalue()
+    assert row["img_per_s"] == 640 and "a_good" in text
+    assert "640 img/s" in text and "left" in text and "━" in text
+
+
+@pytest.fixture
+def chooses(fake_stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A job of a stage that tells its options, beside a choose.py of this source."""
+    monkeypatch.setattr(launch, "CHOSEN", {})
+
+    def make(source: str) -> launch.Job:
+        (tmp_path / "choose.py").write_text("import sys, time\n" + source)
+        (stage,) = fake_stages(a=GOOD.replace("open(", "row |= dict(words=sys.argv[1:])\nopen("))
+        return launch.Job(replace(stage, chooses=True), 5, 64)
+
+    return make
+
+
+def test_a_stage_gets_what_its_chooser_found_and_asks_once(chooses, mnist: Path) -> None:
+    tell = "print('one', file=sys.stderr); print('two', file=sys.stderr); print('--xla off')"
+    job, said = chooses(tell), []
+    rows = [launch.train(job, say=said.append) for _ in range(2)]
+    assert said == ["one", "two"]
+    for row in rows:
+        assert row["tried"] == {"lines": said, "switches": "--xla off"}
+        assert row["words"][-2:] == ["--xla", "off"]
+    launch.train(replace(job, batch_size=32), say=said.append)
+    assert said == ["one", "two"] * 2
+
+
+def test_a_chooser_that_finds_nothing(chooses, mnist: Path) -> None:
+    row = launch.train(chooses("sys.exit('choose.py: none of them trained')"))
+    assert "failed" not in row and "--xla" not in row["words"]
+    assert row["tried"] == {"lines": ["choose.py: none of them trained"], "switches": ""}
+
+
+def test_an_interrupt_while_choosing(chooses, mnist: Path) -> None:
+    job = chooses("print('one', file=sys.stderr, flush=True); time.sleep(100)")
+
+    def interrupt(line: str) -> None:
+        raise KeyboardInterrupt
+
+    row = launch.train(job, say=interrupt)
+    assert row["interrupted"] and row["failed"] == "interrupted"
+    assert not psutil.Process().children()
+
+
+def test_ranks_on_a_cpu_share_it_with_horovod(monkeypatch: pytest.MonkeyPatch) -> None:
+    for gpu, cycle in ((False, "5"), (True, None)):
+        monkeypatch.setattr(launch, "has_nvidia_gpu", lambda gpu=gpu: gpu)
+        monkeypatch.delenv("HOROVOD_CYCLE_TIME", raising=False)
+        two = launch.environment(launch.Job(STAGES[0], 5, 64, ranks=2, threads=1))
+        assert two.get("HOROVOD_CYCLE_TIME") == cycle and two["TF_NUM_INTRAOP_THREADS"] == "1"
+        assert "HOROVOD_CYCLE_TIME" not in launch.environment(launch.Job(STAGES[0], 5, 64))
+
+
+def test_a_number_may_name_two_stages() -> None:
+    assert [s.name for s in stages.choose(["06"])] == ["06_device", "06_optimized"]
+    for name in ("06_device", "06_optimized"):
+        assert [s.name for s in stages.choose([name])] == [name]
+    for stage in STAGES:
+        assert f'STAGE = "{stage.name}"' in stage.script.read_text()
+
+
 def test_old_results_are_never_taken_for_new_ones(fake_stages, mnist: Path) -> None:
     (chosen,) = fake_stages(a=GOOD)
     assert "failed" not in launch.train(launch.Job(chosen, 5, 64))
@@ -192,10 +252,9 @@ def row(stage: str, speed: float, data: str = "mnist") -> dict:
         "device": "CPU, 2 cores",
         "data": data,
         "ranks": 1,
-        "global_batch": 64,
+        "batch_size": 64,
         "warmup_steps": 10,
         "versions": {"tensorflow": "2.17.1"},
-        "precision": "float32",
         "lines": 12,
     }
 
@@ -206,6 +265,7 @@ def ladder_of(*rows: dict) -> dict:
         "rows": list(rows),
         "steps": 100,
         "ceiling": ceiling,
+        "machine": "A CPU",
         "date": "2026-01-02",
         "commit": "",
     }
@@ -237,14 +297,43 @@ def test_the_repeats_and_their_spread_are_shown(fake_stages, mnist: Path, capfd)
     assert "640 (640 to 640)" in out and "median of 2 runs" in out
 
 
+@pytest.fixture
+def predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What xray would have kept: each stage in float32, and the later ones in 16 bit too."""
+    cases = []
+    for i, stage in enumerate(STAGES):
+        known = {"stage": stage.folder, "script": stage.file, "xla": "off", "compiled_calls": 0}
+        cases.append({**known, "precision": "float32", "kernels": 200 + i if i > 1 else None})
+        if i > 2:
+            xla = {"xla": "on", "kernels": 150 + i, "compiled_calls": 1}
+            cases.append({**known, "precision": "float32", **xla})
+        if i > 4:
+            cases.append({**known, "precision": "mixed_bfloat16", **xla, "kernels": 20 + i})
+            cases.append({**known, "precision": "mixed_bfloat16", "xla": "call", "kernels": 1})
+    monkeypatch.setattr(table, "PREDICTED", tmp_path / "xray.json")
+    table.PREDICTED.write_text(json.dumps({"tensorflow": "2.17.1", "cases": cases}))
+
+
+def test_the_kernels_are_those_that_an_a100_would_run(predicted) -> None:
+    found = ["-", "-", "202", "153+1", "154+1", "25+1", "26+1", "27+1"]
+    assert list(table.predictions().values()) == found
+    shown = table.markdown(ladder_of(*[row(stage.name, 140.0) for stage in STAGES]))
+    assert [line.split(" | ")[-1].strip("| ") for line in shown.splitlines()[2:10]] == found
+    assert "kernels, predicted" in shown and "predicted by xray, not measured" in shown
+    table.PREDICTED.write_text("{")
+    assert "predicted" not in table.markdown(ladder_of(row("00_baseline", 100.0)))
+
+
 @pytest.mark.parametrize("width", [80, 100, 160])
-def test_the_table_fits(width: int, capsys) -> None:
-    rows = [row(stage.folder, 140.0) | {"change": stage.change} for stage in STAGES]
+def test_the_table_fits(width: int, predicted, capsys) -> None:
+    rows = [row(stage.name, 140.0) | {"change": stage.change} for stage in STAGES]
     rows[-1] = rows[-1] | {"img_per_s": 1_234_567.0}
     table.show(ladder_of(*rows), Console(width=width))
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= width
     assert "1,234,567" in out and "8818x" in out and "98.7 %" in out and "…" not in out
+    assert ("153+1" in out) is (width == 160)  # the first to go
+    assert (STAGES[-1].change in out) is (width == 160)  # the next
 
 
 def test_a_run_too_short_to_time_has_not_failed(capsys) -> None:
@@ -256,7 +345,8 @@ def test_a_run_too_short_to_time_has_not_failed(capsys) -> None:
 
 def test_synthetic_data_is_said_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row("00_baseline", 100.0, data="synthetic")]
-    assert "SYNTHETIC" in table.markdown(ladder_of(*rows))
+    shown = table.markdown(ladder_of(*rows))
+    assert "SYNTHETIC" in shown and "CPU, 2 cores, A CPU; " in shown and "batch 64, 1 rank" in shown
     titles: list[str] = []
     from matplotlib.figure import Figure
 
