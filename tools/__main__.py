@@ -98,6 +98,20 @@ def report(argv: list[str]) -> int:
     return module.run(paths, {kind: file for kind, file in files.items() if file})
 
 
+def xray(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="./workshop xray",
+        description="What a GPU would see of a step, without a GPU: kernels, copies. No times.",
+    )
+    names = "of a stage, or your own tf.function: FILE.py:FUNCTION; default all stages"
+    parser.add_argument("what", nargs="?", default="", metavar="NN", help=names)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="all figures, for tools")
+    args = parser.parse_args(argv)
+    from tools.xray import command
+
+    return command.run(args.what, args.json)
+
+
 def test(argv: list[str]) -> int:
     if {"-h", "--help"} & set(argv):
         print("usage: ./workshop test [pytest options, or a file of tests/]")
@@ -168,7 +182,7 @@ def check(argv: list[str]) -> int:
 def main() -> int:
     known = {"exercise": exercise, "check": check}
     known |= {"run": run, "bench": bench, "results": results, "scale": scale, "report": report}
-    command = (known | {"doctor": doctor, "test": test, "data": data})[sys.argv[1]]
+    command = (known | {"xray": xray, "doctor": doctor, "test": test, "data": data})[sys.argv[1]]
     from tools.logged_run import Problem
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl+C: no stage is left alone

@@ -8,6 +8,7 @@ COMMANDS = (
     ("results", "show the last run; --keep and --write put it into the READMEs"),
     ("scale", "train one stage on 1, 2, ... ranks and show how it scales"),
     ("report", "show where a profiled run spent its time; --html, --json, --trace write files"),
+    ("xray", "what a GPU would see of each stage's step, found without one: kernels, copies"),
     ("test", "run the whole test suite, Horovod included"),
     ("data", "put verified MNIST at data/mnist.npz"),
     ("setup", "make the Python environment only; --test and --horovod add to it"),

@@ -1,0 +1,1 @@
+"""What a GPU would see of a training step, found without one: `./workshop xray`."""
