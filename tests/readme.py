@@ -234,7 +234,7 @@ class Shell:
 class Walk:
     """Runs READMEs in one folder; a command that two of them have is run once."""
 
-    def __init__(self, top: Path, env: dict[str, str], seconds: float = 240) -> None:
+    def __init__(self, top: Path, env: dict[str, str], seconds: float = 600) -> None:
         self.top, self.env, self.seconds = top, env, seconds
         self.done: dict[tuple[str, str], Future[tuple[int, str]]] = {}
         self.lock = threading.Lock()
