@@ -17,7 +17,7 @@ from tools.logged_run import Problem
 from tools.stages import ROOT, STAGES, Stage
 
 
-@pytest.mark.parametrize("path", results.readmes(), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", results.readmes(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_readmes_figures_are_the_measured_ones(path: Path) -> None:
     text = path.read_text()
     assert results.MARK.search(text)

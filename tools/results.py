@@ -82,7 +82,7 @@ def log(number: str) -> str:
     """What the stage printed: its last steps, and what matters of its summary."""
     found = row(number)
     lines = ["...", *found["log"]]
-    lines += [f"{name:<15} {found[name]}" for name in SHOWN if name in found]
+    lines += [f"{name:<15} {value}" for name, value in found.items() if name in SHOWN]
     return "\n```\n" + "\n".join(lines) + "\n```\n"
 
 
@@ -180,7 +180,7 @@ def fill(text: str) -> str:
 
 
 def readmes() -> list[Path]:
-    return [ROOT / "README.md", *sorted(ROOT.glob("[0-9]*/README.md"))]
+    return [ROOT / "README.md", *sorted(ROOT.glob("[0-9]*/[A-Z]*.md"))]
 
 
 # --- the command ---
