@@ -258,9 +258,6 @@ def check_output(readme: Readme, ran: list[Ran]) -> list[str]:
         if block.figure == "tried":  # on a busy machine a way may come too late
             shown = re.sub(r"\d\S* img/s$", "...", shown, flags=re.M)
         line = missing_line(shown, one.output)
-        if block.figure.startswith("log "):  # the summary's lines, in an order for readers
-            missing = (missing_line(row, one.output) for row in shown.split("\n"))
-            line = next(filter(None, missing), None)
         if line is not None:
             complaints.append(
                 f"{where}: `{one.typed}` prints no line like this (after those above it): {line}"
