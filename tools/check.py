@@ -23,9 +23,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tools import data, launch
-from tools.exercise import digest, previous, script_of, shown
+from tools.exercise import EXERCISES, digest, previous, script_of, shown
 from tools.judge import (
-    DEEDS,
     FLOAT32,
     MIXED,
     TENSOR_FLOAT,
@@ -33,15 +32,15 @@ from tools.judge import (
     deeds,
     judge_accuracy,
     judge_count,
-    judge_deed,
     judge_draws,
     judge_dropout,
     judge_epochs,
+    judge_half,
     judge_model,
     judge_step,
     judge_steps,
 )
-from tools.stages import STAGES, Stage
+from tools.stages import Stage
 from tools.table import number, ratio, save
 from tools.timing import (
     Entry,
@@ -54,22 +53,16 @@ from tools.timing import (
 )
 from tools.trial import (
     BATCH,
-    EPOCH,
-    STEPS,
-    STILL,
     CannotCheck,
     NotYet,
     make_data,
-    options,
-    plan_run,
+    plan_runs,
     probe,
-    right_step,
+    right_runs,
     scratch,
 )
 
-WATCHED = {"06": 24}  # steps of the run in which a script is watched
-WATCHED_STEPS = 12
-MUST_BE_FASTER = ("01", "02", "06")
+MUST_BE_FASTER = ("01", "02")  # and 06, on a GPU
 RIGHT, NOT_YET = "right, not timed", "not yet"
 
 
@@ -157,7 +150,7 @@ def run(stage: Stage, quick: bool, repeats: int, limit: float) -> int:
 
 
 def following(stage: Stage) -> str:
-    later = STAGES[STAGES.index(stage) + 1 :]
+    later = EXERCISES[EXERCISES.index(stage) + 1 :]
     return f" Next: ./workshop exercise {later[0].number}" if later else " That was the last one."
 
 
@@ -174,27 +167,15 @@ def judge(
     """The checks in their order; NotYet at the first that fails."""
     check_source(script)
     files = make_data(folder)
-    with screen.doing("running the workshop's own step"):
-        right = right_step(stage, files, folder / "right", limit)
-    place, steps = folder / "mine", WATCHED.get(stage.number, WATCHED_STEPS)
-    profiles = stage.number >= "04"
-    runs = [
-        plan_run(
-            name, place, files[source], count, lr, dropout, options(stage, place, name, profiles)
-        )
-        for name, source, count, lr, dropout in (
-            ("step", "one", 1, 0.001, False),
-            ("steps", "one", STEPS, 0.001, False),
-            ("dropout", "one", STEPS, 0.001, True),
-            ("epochs", "grey", 2 * EPOCH, STILL, False),
-            ("watch", "same", steps, STILL, True),
-        )
-    ]
+    with screen.doing("running the workshop's own solution"):
+        right = right_runs(stage, files, folder / "right", limit)
+    place, ran = folder / "mine", {}
+    runs = plan_runs(stage, place, files)
     with (
         screen.doing("running yours, watched"),
         contextlib.closing(probe(script, place, runs, limit)) as found,
     ):
-        one = next(found)
+        one = ran["step"] = next(found)
         screen.good(outcome.step, "a log line a step, and results")
         outcome.step = "It trains the same model"
         gpu = one.told["gpu"]
@@ -202,41 +183,39 @@ def judge(
         judge_model(one)
         how = judge_step(one, right["step"], within)
         judge_accuracy(one, within, "")
-        off = next(found)
-        judge_model(off)
-        judge_steps(off, right["steps"], 0.5 if stage.number == "06" else 0.8)
-        alive = next(found)
-        judge_model(alive)
-        judge_dropout(alive, off, right["steps"])
-        judge_accuracy(alive, within, " without dropout")
-        epochs = next(found)
-        watch = next(found)
-        judge_model(watch)
-        judge_count(watch, steps)
-        judge_draws(watch)
+        for run in runs[1:]:
+            ran[run["name"]] = now = next(found)
+            judge_model(now)
+            judge_count(now, run["steps"])
+            if run["name"] == "few":
+                judge_half(now, right["few"])
+            elif run["name"] == "steps":
+                judge_steps(now, right["steps"])
+            elif run["name"] == "dropout":
+                judge_dropout(now, ran["steps"], right["steps"])
+                judge_accuracy(now, within, " without dropout")
+            elif run["name"] == "watch":
+                judge_draws(now)
         screen.good(outcome.step, how)
-    for deed in deeds(stage):
-        outcome.step = DEEDS[deed]
-        how = judge_deed(deed, stage, watch, one, steps)
-    screen.good(outcome.step, how)
-    if stage.number == "03" and not one.results.get("xla"):
-        screen.say("  But its summary says xla False: set XLA, near the top.", "yellow")
+    for of_stage, outcome.step, deed in deeds(stage, ran, right):
+        how = deed()
+        if of_stage == stage.number:
+            screen.good(outcome.step, how)
     outcome.step = "It sees every image"
-    judge_epochs(epochs, right["epochs"])  # now: a loss in 16 bit has been ruled out
+    judge_epochs(ran["epochs"], right["epochs"])  # now: a loss in 16 bit has been ruled out
     screen.good(outcome.step, "once in an epoch, each epoch in a new order")
     if quick:
         screen.say("  Not timed: --quick.", "dim")
         outcome.passed, outcome.status = True, RIGHT
         return
-    outcome.step = "It is faster" if stage.number in MUST_BE_FASTER else "Its clock is right"
     judge_speed(stage, script, folder, repeats, limit, screen, outcome, gpu)
     outcome.passed, outcome.status = True, "passed"
 
 
 ON_A_CPU = {
-    "03": "On most CPUs XLA costs time, because oneDNN's convolutions are lost.",
-    "05": "16 bit pays on a CPU only where it has units for it (AVX-512 BF16, AMX) and the code "
-    "uses them; ./workshop doctor times it.",
+    "03": "On most CPUs XLA costs time: 04 looks into it.",
+    "05": "16 bit pays on a CPU only where it has units for it (AVX-512 BF16, AMX).",
+    "06": "On a CPU the data is in the host's memory already, so there is little to gain.",
 }
 
 
@@ -250,16 +229,18 @@ def judge_speed(
     outcome: Outcome,
     gpu: bool,
 ) -> None:
-    mine = Entry("yours", script, stage.number >= "04")
-    before = Entry(previous(stage).folder, previous(stage).script, previous(stage).profiles)
-    own = Entry(f"{stage.folder} (ours)", stage.script, stage.profiles)
+    must = stage.number in MUST_BE_FASTER or (gpu and stage.number == "06")
+    outcome.step = "It is faster" if must else "Its clock is right"
+    mine = Entry("yours", script)
+    before = Entry(previous(stage).folder, previous(stage).script)
+    own = Entry(f"{stage.folder} (ours)", stage.script)
     steps = timed_steps(stage, gpu)
     for repeat in range(repeats):
         for i, entry in enumerate((mine, before, own)):
             place = folder / f"time_{repeat}_{i}"
             with screen.doing(f"timing, repeat {repeat + 1} of {repeats}: {entry.name}"):
                 try:
-                    time_once(entry, stage, place, steps, limit)
+                    time_once(entry, place, steps, limit)
                 except NotYet as problem:
                     if entry is mine:
                         raise
@@ -272,13 +253,13 @@ def judge_speed(
     times = ratio(mine.speed, before.speed)
     told = {"faster": f"Faster, {times}", "slower": f"Slower, {times}"}
     told = told.get(found, "No clear difference")
-    if stage.number not in MUST_BE_FASTER:
+    if not must:
         screen.good(outcome.step, "the wall clock agrees")
     elif found == "faster":
         best = f"{times} the speed of {before.name}"
         screen.good(outcome.step, f"{best}; the slowest of yours beats the fastest of those")
     show_speeds((mine, before, own), screen, steps)
-    if stage.number in MUST_BE_FASTER:
+    if must:
         if found == "slower":
             raise NotYet(f"It is slower than {before.name}: {times}.")
         if found == "unclear":
@@ -371,7 +352,7 @@ def score_card() -> int:
         "changed since it passed": "yellow",
         NOT_YET: "yellow",
     }
-    for stage in STAGES[1:]:
+    for stage in EXERCISES:
         status, kept = state(stage)
         speeds = kept.get("speeds") or {}
         mine = speeds.get("yours")
@@ -388,6 +369,6 @@ def score_card() -> int:
             verb = "exercise" if status == "not begun" else "check"
             following_command = f"./workshop {verb} {stage.number}"
     screen.console.print(table)
-    told = f"{passed} of {len(STAGES) - 1} passed."
+    told = f"{passed} of {len(EXERCISES)} passed."
     screen.say(f"{told} Next: {following_command}" if following_command else f"{told} Well done.")
     return 0

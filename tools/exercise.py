@@ -13,11 +13,10 @@ from rich.text import Text
 
 from tools import launch
 from tools.logged_run import Problem
-from tools.stages import ROOT, STAGES, Stage, choose, lines_changed
+from tools.stages import ROOT, STAGES, Stage, lines_changed
 from tools.table import save
 
-# 06 as a whole also chooses by measuring; its exercise is the core of it.
-LINES = {"06": 40}
+EXERCISES = STAGES[1:7]  # of 06's two rungs the first; the last is for reading
 
 
 def my_folder() -> Path:
@@ -27,10 +26,13 @@ def my_folder() -> Path:
 
 def find_stage(name: str) -> Stage:
     """The stage of an exercise, named 02, 2 or by its folder."""
-    (stage,) = choose([name.zfill(2) if name.isdigit() else name.rstrip("/")])
-    if stage is STAGES[0]:
+    wanted = name.zfill(2) if name.isdigit() else name.rstrip("/")
+    for stage in EXERCISES:
+        if wanted in (stage.number, stage.name, stage.folder):
+            return stage
+    if wanted in (STAGES[0].number, STAGES[0].folder):
         raise Problem("00 has no exercise: it is where you start. Type: ./workshop exercise 01")
-    return stage
+    raise Problem(f"no exercise {wanted}. There are 01 to {EXERCISES[-1].number}")
 
 
 def previous(stage: Stage) -> Stage:
@@ -58,8 +60,8 @@ def about(count: int) -> str:
 def parts(stage: Stage) -> tuple[str, list[str]]:
     """The task and its hints, from the stage's own folder."""
     text = (ROOT / stage.folder / "exercise.md").read_text(encoding="utf-8")
-    count = LINES.get(stage.number) or lines_changed(stage) or 0
-    text = text.replace("{lines}", about(count)).replace("{before}", previous(stage).folder)
+    count = about(lines_changed(stage) or 0)
+    text = text.replace("{lines}", count).replace("{before}", previous(stage).folder)
     task, *hints = re.split(r"^## Hint\n", text, flags=re.M)
     return task.strip(), [hint.strip("\n") for hint in hints]  # code begins indented
 

@@ -55,6 +55,7 @@ class Seen:
         self.known: dict[int, Any] = {}  # large inputs: the same one again is not a new feed
         self.in_marker = 0
         self.fetches = self.fetches_in_marker = 0
+        self.scaled = False  # a loss, by LossScaleOptimizer
 
 
 seen = Seen("", True)
@@ -86,8 +87,13 @@ def keep_made() -> None:
         original(self, *args, **kwargs)
         seen.optimizers.append(self)
 
+    def scale_loss(original: Any, self: Any, loss: Any) -> Any:
+        seen.scaled = True
+        return original(self, loss)
+
     wrap(keras.Model, "__new__", new_model)
     wrap(keras.optimizers.Optimizer, "__init__", new_optimizer)
+    wrap(keras.optimizers.LossScaleOptimizer, "scale_loss", scale_loss)
 
 
 def fix_weights() -> None:
@@ -412,7 +418,7 @@ def look(run: dict, folder: Path) -> dict:
         isinstance(o, keras.optimizers.LossScaleOptimizer) or getattr(o, "loss_scale_factor", None)
         for o in seen.optimizers
     )
-    told["rates"] = sorted(set(seen.rates))
+    told |= {"scaled": seen.scaled, "rates": sorted(set(seen.rates))}
     told |= {"fetches": seen.fetches, "fetches_in_marker": seen.fetches_in_marker}
     if run["observe"]:
         told["graphs"] = graphs()

@@ -10,7 +10,7 @@ from tools import data
 from tools.judge import judge_count, judge_model
 from tools.stages import Stage
 from tools.table import number
-from tools.trial import BATCH, NotYet, options, plan_run, probe
+from tools.trial import BATCH, NotYet, plan_run, probe
 
 CLOCK = 1.3  # a claimed speed may be this much above the wall clock's
 ACCURACY_LOSS = 0.1  # after so few steps accuracy is noisy
@@ -23,7 +23,6 @@ class Entry:
 
     name: str
     script: Path
-    profiles: bool
     speeds: list[float] = field(default_factory=list)
     claims: list[float] = field(default_factory=list)
     accuracies: list[float] = field(default_factory=list)
@@ -37,7 +36,7 @@ def timed_steps(stage: Stage, gpu: bool) -> int:
     """Enough for a clear answer, few enough for a short wait."""
     if stage.number == "01":
         return 30  # the baseline's take long on any device
-    return 600 if gpu else 40  # under 50 steps 06 does not stop to choose
+    return 600 if gpu else 40
 
 
 def wall_speed(times: list[float], warmup: int = 10) -> float:
@@ -53,9 +52,8 @@ def wall_speed(times: list[float], warmup: int = 10) -> float:
     return BATCH * (last - start) / max(times[last] - times[start], 1e-9)
 
 
-def time_once(entry: Entry, stage: Stage, folder: Path, steps: int, limit: float) -> None:
-    extra = options(stage, folder, "time", entry.profiles)
-    run = plan_run("time", folder, Path(data.DEFAULT_PATH), steps, 0.001, True, extra)
+def time_once(entry: Entry, folder: Path, steps: int, limit: float) -> None:
+    run = plan_run("time", folder, Path(data.DEFAULT_PATH), steps, 0.001, True, [])
     (ran,) = probe(entry.script, folder, [run], limit)
     judge_model(ran)
     judge_count(ran, steps)

@@ -25,17 +25,19 @@ from pathlib import Path
 import numpy as np
 
 from tools import data, watched
-from tools.exercise import previous
 from tools.stages import ROOT, Stage
 from tools.table import save
 
 BATCH = 64
 STEPS = 6  # of the runs on one batch
 STILL = 1e-9  # a learning rate at which nothing moves
-WINDOW = (5, 9)  # of the watched run, the steps to profile
+WINDOW = (11, 14)  # of the watched run, the steps to profile: after the warm-up
 EPOCH = 4  # steps in an epoch of the grey images: 256 of them, all that a byte can say
 TEST_IMAGES = 1000
+FEW = 16  # images where each one is slow: float16 on a CPU
+CALL = 3  # steps in a call, in 06: an epoch of four takes two calls
 PIECE = 16 * BATCH  # images in the data set of the watched run
+WATCHED = 16  # steps of that run
 
 
 class NotYet(Exception):
@@ -83,50 +85,71 @@ def environment() -> dict[str, str]:
 
 
 def make_data(folder: Path) -> dict[str, Path]:
-    """one: a single batch, so that its order cannot matter. same: one image, many times over.
+    """one: a single batch, so that its order cannot matter. few: a small one.
 
-    grey: one image of each grey, so that a batch's loss tells which ones are in it.
+    same: one image, many times over. grey: one image of each grey, so that a batch's loss tells
+    which ones are in it.
     """
     with np.load(data.DEFAULT_PATH) as file:
         x, y = file["x_train"][:BATCH], file["y_train"][:BATCH]
-        test = {"x_test": file["x_test"][:TEST_IMAGES], "y_test": file["y_test"][:TEST_IMAGES]}
-    paths = {name: folder / f"{name}.npz" for name in ("one", "same", "grey")}
+        test = {name: file[name][:TEST_IMAGES] for name in ("x_test", "y_test")}
+    few = {name: array[:FEW] for name, array in test.items()}
+    paths = {name: folder / f"{name}.npz" for name in ("one", "few", "same", "grey")}
     np.savez(paths["one"], x_train=x, y_train=y, **test)
+    np.savez(paths["few"], x_train=x[:FEW], y_train=y[:FEW], **few)
     x, y = np.repeat(x[:1], PIECE, axis=0), np.repeat(y[:1], PIECE, axis=0)
-    np.savez(paths["same"], x_train=x, y_train=y, **test)
+    np.savez(paths["same"], x_train=x, y_train=y, **few)
     greys = np.repeat(np.arange(EPOCH * BATCH, dtype=np.uint8), 28 * 28).reshape(-1, 28, 28)
-    np.savez(paths["grey"], x_train=greys, y_train=np.zeros(len(greys), np.uint8), **test)
+    np.savez(paths["grey"], x_train=greys, y_train=np.zeros(len(greys), np.uint8), **few)
     return paths
 
 
-def options(stage: Stage, folder: Path, run: str, profiles: bool) -> list[str]:
-    """What a run of this exercise asks for on top; 06 keeps 05's command line."""
-    words = []
-    if profiles:
-        # A step must be recorded; the first is none of those that are timed or compared.
-        window = WINDOW if run == "watch" and stage.number in ("04", "05") else (0, 0)
-        words += ["--logdir", str(folder / f"logs_{run}"), "--profile-steps", *map(str, window)]
-    if stage.number == "06" and run != "time":
-        words += ["--precision", "float32"]
+def options(stage: Stage, run: str, folder: Path) -> list[str]:
+    """What a run of this exercise asks for on top; all else is the script's own default."""
+    if stage.number == "06":
+        return ["--precision", "float32", "--steps-per-call", str(CALL)]
+    xla = {"step": ["--xla", "on"], "steps": ["--xla", "off"], "dropout": ["--xla", "off"]}
+    kinds = {"step": ["--precision", "mixed_bfloat16"], "few": ["--precision", "mixed_float16"]}
+    words = xla.get(run, []) if stage.number >= "04" else []
+    words = words + (kinds.get(run, []) if stage.number == "05" else [])
+    if run == "watch" and stage.number >= "04":
+        words += ["--logdir", str(folder / "logs"), "--profile-steps", *map(str, WINDOW)]
     return words
 
 
 def plan_run(
     name: str, folder: Path, file: Path, steps: int, lr: float, dropout: bool, extra: list[str]
 ) -> dict:
-    argv = ["--steps", str(steps), "--batch-size", str(BATCH), "--lr", str(lr), "--seed", "1"]
+    batch = FEW if name == "few" else BATCH
+    argv = ["--steps", str(steps), "--batch-size", str(batch), "--lr", str(lr), "--seed", "1"]
     argv += ["--data", str(file), "--results", str(folder / f"{name}.results"), *extra]
-    watch = name == "watch" and "--logdir" in extra
     return {
         "name": name,
         "argv": argv,
         "steps": steps,
         "dropout": dropout,
         "data": str(file),
-        "test_images": 0 if name in ("steps", "epochs", "watch") else TEST_IMAGES,
+        "test_images": TEST_IMAGES if name in ("step", "dropout", "time") else 0,
         "observe": name != "time",
-        "markers": str(folder / "logs_watch") if watch else None,
+        "markers": extra[extra.index("--logdir") + 1] if "--logdir" in extra else None,
     }
+
+
+def plan_runs(stage: Stage, folder: Path, files: dict[str, Path]) -> list[dict]:
+    """The runs in which an exercise's script is watched, in the order in which they are judged."""
+    runs = [
+        ("step", "one", 1, 0.001, False),
+        ("steps", "one", STEPS, 0.001, False),
+        ("dropout", "one", STEPS, 0.001, True),
+        ("epochs", "grey", 2 * EPOCH, STILL, False),
+        ("watch", "same", WATCHED, STILL, True),
+    ]
+    if stage.number == "05":
+        runs.insert(1, ("few", "few", 1, 0.001, False))
+    return [
+        plan_run(name, folder, files[source], *how, options(stage, name, folder))
+        for name, source, *how in runs
+    ]
 
 
 # --- the run ---
@@ -160,8 +183,7 @@ def read_run(run: dict, folder: Path, ended: watched.Ended, mark: str, limit: fl
     if "error" in told:
         error = told["error"]
         place = f"line {error['line']}: {error['text']}" if error["line"] else "outside your file"
-        why = [NO_NUMBER] if "Tensor is not JSON serializable" in error["message"] else []
-        why += [RAN_OUT] if error["type"] == "StopIteration" else []
+        why = [RAN_OUT] if error["type"] == "StopIteration" else []
         raise NotYet(f"It stops with {error['type']}: {error['message']}", place, *why)
     if told["status"] != 0:
         raise NotYet(f"It ends with exit status {told['status']}.", told.get("said") or "")
@@ -239,7 +261,8 @@ def read_results(path: Path, trained: bool) -> dict:
     for name in ("final_loss", "test_accuracy"):
         value = results[name]
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise NotYet(f"Its results say {name}: {value}. That is no number.", leave)
+            why = NO_NUMBER if "tf.Tensor" in str(value) else leave
+            raise NotYet(f"Its results say {name}: {value}. That is no number.", why)
         if not math.isfinite(value):
             raise NotYet(f"Its {name} is {value}.")
     for name in ("steps_timed", "warmup_steps"):
@@ -265,10 +288,9 @@ def tensorflow_version() -> str:
     return ""
 
 
-def right_step(stage: Stage, files: dict[str, Path], folder: Path, limit: float) -> dict[str, Ran]:
-    """The same runs of the workshop's own script; kept, for it is the same each time."""
-    own = stage if stage.number == "05" else previous(stage)  # 05's arithmetic is its own
-    parts = [own.script.read_bytes(), (ROOT / "tools/probe.py").read_bytes()]
+def right_runs(stage: Stage, files: dict[str, Path], folder: Path, limit: float) -> dict[str, Ran]:
+    """The same runs of the workshop's own solution; kept, for they are the same each time."""
+    parts = [stage.script.read_bytes(), (ROOT / "tools/probe.py").read_bytes()]
     parts += [path.read_bytes() for path in files.values()]
     parts += [f"{stage.number} {tensorflow_version()} {platform.node()}".encode()]
     parts += [os.environ.get("CUDA_VISIBLE_DEVICES", "").encode()]
@@ -286,18 +308,12 @@ def right_step(stage: Stage, files: dict[str, Path], folder: Path, limit: float)
             )
             for name, (told, results, losses) in story.items()
         }
-    extra = {
-        name: options(stage, folder, name, own.profiles) for name in ("step", "steps", "epochs")
-    }
-    runs = [
-        plan_run("step", folder, files["one"], 1, 0.001, False, extra["step"]),
-        plan_run("steps", folder, files["one"], STEPS, 0.001, False, extra["steps"]),
-        plan_run("epochs", folder, files["grey"], EPOCH, STILL, False, extra["epochs"]),
-    ]
+    runs = plan_runs(stage, folder, files)
+    runs = [run for run in runs if run["name"] not in ("dropout", "watch")]
     try:
-        ran = dict(zip(extra, probe(own.script, folder, runs, limit)))
+        ran = dict(zip([run["name"] for run in runs], probe(stage.script, folder, runs, limit)))
     except NotYet as error:
-        raise CannotCheck(f"{own.folder} itself does not run here: {error}") from None
+        raise CannotCheck(f"{stage.folder} itself does not run here: {error}") from None
     arrays = {f"{n}/{key}": value for n, run in ran.items() for key, value in run.weights.items()}
     story = json.dumps({name: (run.told, run.results, run.losses) for name, run in ran.items()})
     with contextlib.suppress(OSError):  # a read-only folder: next time it is run again

@@ -1,0 +1,115 @@
+"""`./workshop` many times over with TensorFlow loaded once: a process that forks itself.
+
+python -m tests.forked JOBS.json: each job is a list of calls, made one after the other; a call is
+its words, its environment and the files for what it prints. Two jobs run at a time. Nothing of
+TensorFlow has run before a fork, so that a fork is as good as a new process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import horovod.tensorflow  # noqa: F401  here once, not in each script
+import line_profiler  # noqa: F401
+
+import tools.__main__ as workshop
+from tools import check, probe, watched  # noqa: F401  probe loads TensorFlow
+
+AT_ONCE = 2
+
+
+def fork(call: Callable[[], int | None]) -> int:
+    """The process id of a child that makes this call and ends with its status."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        status = call() or 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    os._exit(status)
+
+
+def use_files(out: int, err: int) -> None:
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    sys.stdout, sys.stderr = (open(n, "w", buffering=1, closefd=False) for n in (1, 2))
+
+
+class Popen:
+    """What tools/watched.py needs of subprocess.Popen, for `python -m tools.probe PLAN`."""
+
+    def __init__(self, command: list[str], cwd: Path, env: dict[str, str], **_: object) -> None:
+        (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+
+        def run() -> None:
+            os.setsid()
+            os.chdir(cwd)
+            os.environ.clear()
+            os.environ.update(env)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            use_files(out_end, err_end)
+            os.close(out_end)
+            os.close(err_end)
+            probe.OUTPUT = os.dup(1)
+            probe.main(command[-1])
+
+        self.status: int | None = None
+        self.pid = fork(run)
+        os.close(out_end)
+        os.close(err_end)
+        self.stdout, self.stderr = (os.fdopen(fd, "rb", 0) for fd in (out, err))
+
+    def poll(self, options: int = os.WNOHANG) -> int | None:
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, options)
+            self.status = os.waitstatus_to_exitcode(status) if pid else None
+        return self.status
+
+    def wait(self) -> int | None:
+        return self.poll(0)
+
+
+def run_call(words: list[str], env: dict[str, str], out: str, err: str) -> int:
+    os.environ.update(env)
+    sys.argv = ["workshop", *words]
+    use_files(os.open(out, os.O_CREAT | os.O_WRONLY), os.open(err, os.O_CREAT | os.O_WRONLY))
+    return workshop.main()
+
+
+def run_job(calls: list[dict]) -> None:
+    for call in calls:
+        pid = fork(lambda call=call: run_call(call["words"], call["env"], call["out"], call["err"]))
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        Path(call["out"]).with_suffix(".status").write_text(str(status))
+
+
+def main() -> None:
+    watched.subprocess = SimpleNamespace(Popen=Popen, PIPE=None, DEVNULL=None)  # type: ignore
+    running = 0
+    for job in json.loads(Path(sys.argv[1]).read_text()):
+        if running == AT_ONCE:
+            os.wait()
+            running -= 1
+        fork(lambda job=job: run_job(job))
+        running += 1
+    while running:
+        os.wait()
+        running -= 1
+
+
+if __name__ == "__main__":
+    main()
