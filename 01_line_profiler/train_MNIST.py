@@ -158,7 +158,7 @@ def read_mnist(path):
     """The arrays of mnist.npz, as bytes: images (n, 28, 28) and labels (n,), to train and test."""
     try:
         file = np.load(path)
-        arrays = [file[name] for name in ("x_train", "x_test", "y_train", "y_test")]
+        arrays = [np.asarray(file[name]) for name in ("x_train", "x_test", "y_train", "y_test")]
     except Exception as error:  # not there, not a zip, cut short, an array missing
         stop(f"cannot read {path} ({error}): ./workshop data gets it, --data names another")
     for x, y in zip(arrays[:2], arrays[2:]):
@@ -212,12 +212,12 @@ def summarize(args, history):
         **vars(args),
         "data": "synthetic" if "synthetic" in np.load(args.data) else "mnist",
         "versions": {module.__name__: module.__version__ for module in (tf, keras, np)},
-        "ranks": hvd.size(),
+        "ranks": hvd.size(),  # Horovod: the processes
         "warmup_steps": len(warmup),
         "steps_timed": len(timed),
         "compile_s": median and round(max(0, sum(warmup) - len(warmup) * median), 3),
         "step_ms_median": median and round(1000 * median, 3),
-        "img_per_s": median and round(args.batch_size * hvd.size() / median, 1),
+        "img_per_s": median and round(args.batch_size * hvd.size() / median, 1),  # Horovod: of all
         "final_loss": history[-1][-1] if history else None,
     }
     print("\n".join(f"{name:<15} {value}" for name, value in results.items()), flush=True)
@@ -229,13 +229,11 @@ def summarize(args, history):
 
 
 def main():
-    hvd.init()
+    hvd.init()  # Horovod: finds the other processes
     args = parse_args()
     for name, value in vars(args).items():
         if isinstance(value, (int, float)) and not 0 < value < 2**31:
             stop(f"--{name.replace('_', '-')} must be greater than 0 and below 2^31, not {value}")
-    if args.results and args.results.exists() and not args.results.is_file():
-        stop(f"--results {args.results} is no file: name one")
     launchers = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
     started = [int(text) for name in launchers if (text := os.environ.get(name, "")).isdecimal()]
     if max(started, default=1) > hvd.size():  # Horovod: each of them would train alone
@@ -245,6 +243,8 @@ def main():
     logging.basicConfig(level=level, format=style, stream=sys.stdout, force=True)
     args.interrupted, args.test_accuracy, history = True, None, []
     try:
+        if args.results and args.results.exists() and not args.results.is_file():
+            stop(f"--results {args.results} is no file: name one")
         for path in filter(None, [args.results and args.results.parent, vars(args).get("logdir")]):
             path.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=path).close()  # find out now if it cannot be written
@@ -255,7 +255,7 @@ def main():
         with contextlib.suppress(KeyboardInterrupt):  # a normal way to stop
             train_network(args, history)
             args.interrupted = False
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # once is enough
         if hvd.rank() == 0:  # Horovod: one rank reports
             summarize(args, history)
     except (OSError, tf.errors.UnknownError) as error:  # Horovod: the latter, if a rank is gone
