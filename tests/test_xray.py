@@ -98,6 +98,18 @@ def compiled(x):
     return tf.strings.as_string(2 * x)
 
 
+counter = tf.Variable(0.0)
+
+
+@tf.function
+def counts():
+    counter.assign_add(1.0)
+    tf.print(counter)
+
+
+counts()
+
+
 @tf.function
 def never(x):
     return x
@@ -155,7 +167,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict:
             assert old in text
             text = text.replace(old, new)
         (folder / "mutants" / f"{name}.py").write_text(text)
-    names = "called given compiled never plain missing"
+    names = "called given compiled counts never plain missing"
     command = [sys.executable, "-c", PROCESS, str(folder), names]
     process = subprocess.run(
         command, cwd=ROOT, env=stage_environment(), capture_output=True, text=True, timeout=600
@@ -276,10 +288,16 @@ def test_a_compiled_function(runs: dict) -> None:
     assert ways(case) == [("host to device", 12)]
 
 
+def test_a_function_that_returns_nothing(runs: dict) -> None:
+    (case,) = runs["counts"]["cases"]
+    assert (case["kernels"], ways(case)) == (1, [("device to host", 4)])  # the sum; to print it
+    assert case["without_kernel"] == ["StringFormat(T=float32)", "PrintV2"]
+
+
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("never", "never was not called while .*own.py was imported, and has no signature"),
+        ("never", "never was not called while .*own.py was imported .* and has no signature"),
         ("plain", "plain in .*own.py is not a tf.function: put @tf.function before it"),
         ("missing", "own.py has no function missing"),
         ("raises", "raises.py cannot be imported: ModuleNotFoundError: No module named"),

@@ -123,11 +123,7 @@ class Script:
         next_of, call_of, constant_of = OwnedIterator.__next__, Function.__call__, tf.constant
 
         def next_batch(iterator: OwnedIterator) -> Any:
-            spec = iterator.element_spec
-            if all(part.shape.is_fully_defined() for part in tf.nest.flatten(spec)):  # no waiting
-                batch = tf.nest.map_structure(lambda part: tf.zeros(part.shape, part.dtype), spec)
-            else:
-                batch = next_of(iterator)
+            batch = next_of(iterator)
             batches.extend(tf.nest.flatten(batch))
             return batch
 
@@ -191,7 +187,7 @@ def signatures(path: Path, name: str) -> list[tf.types.experimental.ConcreteFunc
     found = function._list_all_concrete_functions()
     if not found:
         raise Problem(
-            f"{name} was not called while {path} was imported, and has no signature: "
-            "add a call, or @tf.function(input_signature=[tf.TensorSpec(...)])"
+            f"{name} was not called while {path} was imported (not as __main__) and has no "
+            "signature: add a call, or @tf.function(input_signature=[tf.TensorSpec(...)])"
         )
     return found

@@ -100,7 +100,7 @@ def cause(
     if source.op == "_Arg":
         return f"int32 stays in host memory, {reader} reads it on the device"
     if wanted.name == "pred":
-        return f"the host waits for {source.op}, to know what comes next"
+        return f"the host waits for {source.op}, to choose the side of a condition"
     if wanted.host and target.op in HAND_ON:
         return f"int32 goes back to host memory, {source.op} made it on the device"
     if wanted.host:

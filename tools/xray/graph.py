@@ -21,10 +21,10 @@ from tensorflow.python.ops import handle_data_util
 
 from tools.xray import kernels
 
+# As TensorFlow itself names them.
 GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
 CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
-STAND_IN = "InfeedDequeue"
-CHANGES_STATE = ("Assign", "ResourceApply")
+STAND_IN = "InfeedDequeue"  # an operation of any shape and type that comes from outside
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,6 @@ class Placed:
     functions: dict[str, list[NodeDef]]  # what is called and not inlined: what XLA compiles
     shapes: dict[str, list[TensorShapeProto]]  # of each node's outputs
     looped: set[str]  # the nodes that run at every turn of a loop
-    outputs: list[str]
     error: str  # of an optimizer that failed: TensorFlow prints it and goes on without
 
 
@@ -57,7 +56,7 @@ def place(function: tf.types.experimental.ConcreteFunction, from_host: Collectio
     with quiet_stderr():
         lowered, outputs = lower(function)
         place_nodes(lowered, function, from_host)
-        kept = [node.name for node in lowered.node if node.op.startswith(CHANGES_STATE)]
+        kept = [node.name for node in lowered.node if kernels.acts(node)]
         meta_graph = MetaGraphDef(graph_def=lowered)
         meta_graph.collection_def["train_op"].node_list.value.extend([*outputs, *kept])
         optimized, error = optimize(meta_graph)
@@ -70,9 +69,8 @@ def place(function: tf.types.experimental.ConcreteFunction, from_host: Collectio
     return Placed(
         nodes={node.name: node for node in optimized.node},
         functions={f.signature.name: list(f.node_def) for f in optimized.library.function},
-        shapes={name: [made.shape for made in outputs] for name, outputs in properties.items()},
+        shapes={name: [made.shape for made in found] for name, found in properties.items()},
         looped=looped(optimized),
-        outputs=outputs,
         error=error,
     )
 

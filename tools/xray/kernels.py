@@ -56,7 +56,7 @@ def types_of(node: NodeDef, name: str) -> tuple[int, ...]:
 
 def find(node: NodeDef, devices: tuple[str, ...] = ("GPU", "DEFAULT")) -> Kernel | None:
     """The kernel that TensorFlow takes: of the first of these devices that has one."""
-    if node.op in TF_DATA:
+    if node.op in TF_DATA and "GPU" in devices:
         return BESIDE_ITERATOR
     label = node.attr["_kernel"].s.decode() if "_kernel" in node.attr else ""
     types = tuple((name, types_of(node, name)) for name in sorted(node.attr) if name[0] != "_")
@@ -118,6 +118,12 @@ def ports(node: NodeDef) -> tuple[list[Port], list[Port]]:
     return expand(definition.input_arg), expand(definition.output_arg)
 
 
+def acts(node: NodeDef) -> bool:
+    """It is there for what it does, not for a tensor: it assigns, prints, checks."""
+    definition = op_def_registry.get(node.op)
+    return definition.is_stateful and not definition.output_arg
+
+
 def dtype_name(dtype: int) -> str:
     return tf.dtypes.as_dtype(dtype).name
 
@@ -128,4 +134,4 @@ def describe(node: NodeDef) -> str:
     for name in sorted(node.attr):
         if not name.startswith("_") and (found := types_of(node, name)):
             types.append(f"{name}={'+'.join(sorted({dtype_name(t) for t in found}))}")
-    return f"{node.op}({', '.join(types)})"
+    return f"{node.op}({', '.join(types)})" if types else node.op

@@ -24,7 +24,8 @@ FREE = {"Const", "Identity", "IdentityN", "NoOp", "StopGradient", "PreventGradie
 FREE |= {"Enter", "Exit", "Switch", "Merge", "NextIteration", "LoopCond"}
 FREE |= {"VarHandleOp", "ReadVariableOp", "AssignVariableOp"}
 FREE |= {"Reshape", "Squeeze", "ExpandDims", "Bitcast", "Shape", "ShapeN", "Size", "Rank"}
-FREE |= {"TensorListReserve", "TensorListSetItem", "TensorListGetItem"}
+FREE |= {"TensorListReserve", "TensorListSetItem", "TensorListGetItem", "EnsureShape"}
+FREE |= {"TensorListPushBack", "TensorListPopBack"}
 
 
 def script(path: Path, folder: Path) -> Iterator[dict]:

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 LAST_LINES = (
+    "Kernels are operations that give the device work. Some launch more than one, and a compiled "
+    "call launches what XLA made of it.\n"
     "Where there is a GPU, look: tf.debugging.set_log_device_placement(True) logs where each "
     "operation runs, and the profiler (stage 04) shows kernels and copies with their times."
 )
