@@ -124,7 +124,7 @@ def train_step(model, optimizer, images, labels, xla):
 def train_steps(model, optimizer, data, order, first, count, xla):
     """Many steps in one call: Python is asked once, not once a step."""
     losses = tf.TensorArray(tf.float32, count)
-    for i in tf.range(count):  # a loop inside the graph
+    for i in range(count):  # a loop inside the graph where count is a tensor
         images, labels = fetch_batch(data, order, first + i)
         losses = losses.write(i, train_step(model, optimizer, images, labels, xla))
     return losses.stack()
@@ -141,7 +141,7 @@ def train_loop(args, model, optimizer, data, history):
         while (step := len(history)) < args.steps:
             epoch, i_batch = divmod(step, args.steps_per_epoch)
             count = min(args.steps_per_call, args.steps_per_epoch - i_batch, args.steps - step)
-            alone = profiled and step <= last  # a step marker is for one step
+            alone = args.logdir and step <= last  # a step marker is for one step
             count = 1 if alone else count
             if profiled and step == first:
                 window.enter_context(tf.profiler.experimental.Profile(str(args.logdir)))
@@ -149,7 +149,7 @@ def train_loop(args, model, optimizer, data, history):
             with tf.profiler.experimental.Trace("train", step_num=step, _r=1):  # a step marker
                 if i_batch == 0:
                     order = shuffle(args, data, epoch)
-                span = tf.constant([i_batch, count])
+                span = tf.constant(i_batch), 1 if count == 1 else tf.constant(count)
                 losses = call(model, optimizer, data, order, *span, args.xla != "off").numpy()
             step_time = (time.perf_counter() - start) / count
             if step == last:
@@ -333,7 +333,7 @@ def main():
         with contextlib.suppress(KeyboardInterrupt):  # a normal way to stop
             train_network(args, history)
             args.interrupted = False
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # once is enough
+        [signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)]  # once is enough
         if hvd.rank() == 0:  # Horovod: one rank reports
             summarize(args, history)
     except (OSError, tf.errors.UnknownError) as error:  # Horovod: the latter, if a rank is gone
