@@ -269,7 +269,7 @@ def main():
         with contextlib.suppress(KeyboardInterrupt):  # a normal way to stop
             train_network(args, history)
             args.interrupted = False
-        [signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)]  # once is enough
+        [signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)]  # just once
         if hvd.rank() == 0:  # Horovod: one rank reports
             summarize(args, history)
     except (OSError, tf.errors.UnknownError) as error:  # Horovod: the latter, if a rank is gone
