@@ -229,7 +229,7 @@ def speed_line(stage: Stage) -> str:
     times = "" if stage is STAGES[0] else f", {factor(stage.name, '00')} stage 00"
     for device in (table.hardware(ladder, found), found["device"]):
         made = f"{device}, batch {found['batch_size']}, {ladder['steps']} steps"
-        line = f"Speed: {speed(stage.name)} img/s{times} ({made}); see README.md for A100s."
+        line = f"Speed: {speed(stage.name)} img/s{times} ({made}); A100s: README.md."
         if len(line) <= 100:
             break
     return line
