@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 from conftest import (
-    FIXED,
+    LAST,
     LOG_LINE,
     ROOT,
+    SCRIPTS,
     files_in,
     load_script,
     read_results,
@@ -26,13 +27,13 @@ from conftest import (
     stages,
 )
 
-SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+Script = tuple[str, str]
 
 
 @contextmanager
-def training(folder: str, cwd: Path, *options: object) -> Iterator[subprocess.Popen[str]]:
+def training(script: Script, cwd: Path, *options: object) -> Iterator[subprocess.Popen[str]]:
     """A stage at work, far from its end."""
-    command = [sys.executable, str(ROOT / folder / "train_MNIST.py"), *map(str, options)]
+    command = [sys.executable, str(ROOT / script[0] / script[1]), *map(str, options)]
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, cwd=cwd, env=stage_environment(), stdout=pipe, stderr=pipe, text=True
@@ -43,15 +44,17 @@ def training(folder: str, cwd: Path, *options: object) -> Iterator[subprocess.Po
             process.kill()
 
 
-def stop_after(process: subprocess.Popen[str], lines: int, number: int) -> tuple[str, str]:
-    """Send the signal once some steps are logged; stdout and stderr, all of it."""
+def stop_after(process: subprocess.Popen[str], lines: int, *numbers: int) -> tuple[str, str]:
+    """Send the signals once some steps are logged; stdout and stderr, all of it."""
     assert process.stdout and process.stderr
     seen = ""
     while len(LOG_LINE.findall(seen)) < lines:
         line = process.stdout.readline()
         assert line, "it ended by itself"
         seen += line
-    process.send_signal(number)
+    for number in numbers:
+        process.send_signal(number)
+        time.sleep(0.2)  # two at once are one
     limit = threading.Timer(60, process.kill)
     limit.start()
     seen += process.stdout.read()  # not communicate(): what readline() read ahead would be lost
@@ -61,62 +64,93 @@ def stop_after(process: subprocess.Popen[str], lines: int, number: int) -> tuple
     return seen, stderr
 
 
-@SIGNALS
-@pytest.mark.parametrize("script", stages("02", "06"), ids=script_id)
-def test_stopping_is_normal(script, number, small, tmp_path) -> None:
+# Which stage, the steps logged before the signals, the signals, and the steps to profile.
+CASES = {
+    "02 SIGTERM": (stages("02")[0], 12, [signal.SIGTERM], None),
+    "04 profiled": (stages("04")[0], 8, [signal.SIGINT], (3, 1000)),
+    "06 twice, profiled": (LAST, 8, [signal.SIGINT, signal.SIGINT, signal.SIGTERM], (3, 1000)),
+    "06 SIGINT": (LAST, 30, [signal.SIGINT], None),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_stopping_is_normal(case: str, small, tmp_path) -> None:
+    script, lines, signals, window = CASES[case]
     options = ["--data", small, "--epochs", 1000, "--batch-size", 16, "--results", "out/r.json"]
-    options += FIXED if script in stages("06") else []
-    with training(script[0], tmp_path, *options) as process:
-        stdout, stderr = stop_after(process, 12, number)
+    options += ["--logdir", "logs", "--profile-steps", *window] if window else []
+    with training(script, tmp_path, *options) as process:
+        stdout, stderr = stop_after(process, lines, *signals)
     assert (process.returncode, said(stderr)) == (130, [])
     results = read_results(tmp_path / "out" / "r.json")
-    logged = list(LOG_LINE.finditer(stdout))
-    assert results["interrupted"] is True
-    assert results["test_accuracy"] is None
-    # a step (in 06 a call) may end just before the signal and not be logged any more
-    unlogged = results["warmup_steps"] + results["steps_timed"] - len(logged)
-    assert 0 <= unlogged <= (50 if script[0].startswith("06") else 1)
-    assert "Traceback" not in stdout and stdout.splitlines()[-1].split() == ["interrupted", "True"]
-    assert files_in(tmp_path) == {"out/r.json"}
+    assert results["interrupted"] is True and results["test_accuracy"] is None
+    assert stdout.splitlines()[-1] == f"final_loss      {results['final_loss']}"
+    assert "Traceback" not in stdout
+    logged = len(LOG_LINE.findall(stdout))
+    if window:
+        assert results["warmup_steps"] + results["steps_timed"] == min(logged, 10)
+    else:  # a step may end just before the signal and not be logged any more
+        assert 0 <= results["warmup_steps"] + results["steps_timed"] - logged <= 1
+    left = files_in(tmp_path)
+    assert len(left) == (2 if window else 1), left
+    if window:
+        (profile,) = tmp_path.glob("logs/plugins/profile/*/*.xplane.pb")
+        assert profile.stat().st_size > 10_000
 
 
-def test_a_profile_survives_its_interruption(small, tmp_path) -> None:
-    options = ["--data", small, "--epochs", 1000, "--batch-size", 16, "--results", "r.json"]
-    options += ["--logdir", "logs", "--profile-steps", 3, 30_000]
-    with training("04_tf_profiler", tmp_path, *options) as process:
-        _, stderr = stop_after(process, 8, signal.SIGINT)
-    assert (process.returncode, said(stderr)) == (130, [])
-    assert read_results(tmp_path / "r.json")["interrupted"] is True
-    (profile,) = tmp_path.glob("logs/plugins/profile/*/*.xplane.pb")
-    assert profile.stat().st_size > 10_000
+PLACES = ("get_dataset", "MNISTClassifier", "fetch_batch", "log_step", "evaluate")
 
 
-@pytest.mark.parametrize("script", stages("00", "02", "06"), ids=script_id)
-@pytest.mark.parametrize("place", ["get_dataset", "train_loop", "evaluate"])
-def test_stopping_anywhere_is_no_crash(script, place, small, tmp_path, monkeypatch) -> None:
-    """A real signal at the worst moments is heeded after the step."""
+@pytest.mark.parametrize("script", SCRIPTS, ids=script_id)
+@pytest.mark.parametrize("place", PLACES)
+def test_stopping_anywhere_in_the_training(script, place, small, tmp_path, monkeypatch) -> None:
+    """A real signal at the worst moments."""
     monkeypatch.chdir(tmp_path)
     module = load_script(script)
     original = getattr(module, place)
 
     def interrupted(*args: object) -> object:
-        monkeypatch.setattr(module, place, original)
-        signal.raise_signal(signal.SIGINT)
+        setattr(module, place, original)
+        signal.raise_signal(signal.SIGTERM if place == "log_step" else signal.SIGINT)
         return original(*args)
 
-    monkeypatch.setattr(module, place, interrupted)
-    ended = run_main(
-        module, "--data", small, "--batch-size", 16, "--steps", 3, "--results", "r.json"
-    )
-    assert "Traceback" not in ended.stderr and len(said(ended.stderr)) <= 1
-    assert ended.status == 130
+    setattr(module, place, interrupted)
+    options = ["--data", small, "--batch-size", 16, "--steps", 3, "--results", "r.json"]
+    ended = run_main(module, *options)
+    assert (ended.status, ended.stderr) == (130, "")
+    results = read_results(tmp_path / "r.json")
+    assert results["interrupted"] is True and results["test_accuracy"] is None
+    assert results["warmup_steps"] == (3 if place == "evaluate" else 0)
+    assert (results["final_loss"] is None) == (place != "evaluate")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_once_is_enough(number, small, tmp_path, monkeypatch) -> None:
+    """Another signal while the summary is made, sent by another thread as a launcher's may come."""
+    monkeypatch.chdir(tmp_path)
+    module = load_script(stages("02")[0])
+    train_network, summarize = module.train_network, module.summarize
+
+    def interrupted(*args: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        train_network(*args)
+
+    def impatient(*args: object) -> None:
+        sender = threading.Thread(target=signal.raise_signal, args=[number])
+        sender.start()
+        sender.join()
+        time.sleep(0.01)  # Python looks for signals between two of its instructions
+        summarize(*args)
+
+    module.train_network, module.summarize = interrupted, impatient
+    ended = run_main(module, "--data", small, "--steps", 3, "--results", "r.json")
+    assert (ended.status, ended.stderr) == (130, "")
     assert read_results(tmp_path / "r.json")["interrupted"] is True
 
 
 def test_stopping_while_it_starts_is_no_crash(small, tmp_path) -> None:
     """Most of a short run is the import of TensorFlow: a likely moment for Ctrl+C."""
-    for delay in (0.5, 1.5):
-        with training("02_tf_function", tmp_path, "--data", small) as process:
+    for delay in (0.5, 1.5, 2.5):
+        with training(stages("02")[0], tmp_path, "--data", small) as process:
             time.sleep(delay)
             process.send_signal(signal.SIGINT)
             _, stderr = process.communicate(timeout=60)
