@@ -219,6 +219,8 @@ def log_step(args, history, step, loss, step_time, kind="timed"):
         throughput = args.batch_size * hvd.size() / step_time  # Horovod: all ranks' images count
         times = f"step_time: {step_time:.3f}, throughput: {throughput:.3f} img/s."
         logging.info(f"{divmod(step, args.steps_per_epoch)}, Loss: {loss:.3f}, {times}")
+    if args.interrupted:  # heeded between steps: an exception inside TensorFlow can crash it
+        raise KeyboardInterrupt
 
 
 def choose_device():
@@ -274,7 +276,7 @@ def main():
     level = logging.INFO if hvd.rank() == 0 else logging.ERROR  # Horovod: one rank logs
     style = "%(asctime)s - %(levelname)s - %(message)s"
     logging.basicConfig(level=level, format=style, stream=sys.stdout, force=True)
-    args.interrupted, args.test_accuracy, history = True, None, []
+    args.interrupted, args.test_accuracy, history = False, None, []
     try:
         if args.results and args.results.exists() and not args.results.is_file():
             stop(f"--results {args.results} is no file: name one")
@@ -284,11 +286,9 @@ def main():
         args.device = choose_device()
         keras.utils.set_random_seed(args.seed + hvd.rank())  # Horovod: each rank its own dropout
         for number in (signal.SIGINT, signal.SIGTERM):  # Horovod: rank 0 sums up, the others follow
-            signal.signal(number, signal.SIG_IGN if hvd.rank() else signal.default_int_handler)
+            signal.signal(number, lambda *_: vars(args).update(interrupted=hvd.rank() == 0))
         with contextlib.suppress(KeyboardInterrupt):  # a normal way to stop
             train_network(args, history)
-            args.interrupted = False
-        [signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)]  # just once
         if hvd.rank() == 0:  # Horovod: one rank reports
             summarize(args, history)
     except (OSError, tf.errors.UnknownError) as error:  # Horovod: the latter, if a rank is gone
