@@ -381,6 +381,7 @@ def test_links(name: str) -> None:
 FOREIGN = {
     "apptainer": "--fakeroot --nv -B --ignore-fakeroot-command",
     "bash": "--norc",
+    "grep": "-h -o",
     "mkdir": "-p",
     "pip": "--no-deps",
     "qstat": "-u",
@@ -726,6 +727,7 @@ OTHERS = {
     "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES",
     "NVreg_RestrictProfilingToAdminUsers",
     "NCCL_ALLREDUCE",
+    "TF_ENABLE_ONEDNN_OPTS",
     "MEMCPY",
     "SINGULARITYENV_",
     "SINGULARITY_CACHEDIR",

@@ -17,14 +17,14 @@ import pytest
 from tests.conftest import stage_environment
 from tools.screenshots import FOLDER
 
-COMMAND = re.compile(r"^tensorboard (--logdir logs .*)$", re.M)
+COMMAND = re.compile(r"^tensorboard (--logdir logs/off .*)$", re.M)
 
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the Profile plugin of a real TensorBoard, started as the README says."""
     folder = tmp_path_factory.mktemp("tensorboard")
-    shutil.copytree(FOLDER / "sample", folder / "logs")
+    shutil.copytree(FOLDER / "sample", folder / "logs" / "off")
     (words,) = COMMAND.findall((FOLDER / "README.md").read_text())
     command = [sys.executable, "-m", "tensorboard.main", *words.split(), "--port", "0"]
     with subprocess.Popen(
