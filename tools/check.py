@@ -52,7 +52,7 @@ from tools.timing import (
     verdict,
 )
 from tools.trial import (
-    BATCH,
+    TIMED_BATCH,
     CannotCheck,
     NotYet,
     make_data,
@@ -60,6 +60,7 @@ from tools.trial import (
     probe,
     right_runs,
     scratch,
+    timed_data,
 )
 
 MUST_BE_FASTER = ("01", "02")  # and 06, on a GPU
@@ -186,7 +187,6 @@ def judge(
         for run in runs[1:]:
             ran[run["name"]] = now = next(found)
             judge_model(now)
-            judge_count(now, run["steps"])
             if run["name"] == "few":
                 judge_half(now, right["few"])
             elif run["name"] == "steps":
@@ -195,6 +195,7 @@ def judge(
                 judge_dropout(now, ran["steps"], right["steps"])
                 judge_accuracy(now, within, " without dropout")
             elif run["name"] == "watch":
+                judge_count(now, run["steps"])
                 judge_draws(now)
         screen.good(outcome.step, how)
     for of_stage, outcome.step, deed in deeds(stage, ran, right):
@@ -234,13 +235,13 @@ def judge_speed(
     mine = Entry("yours", script)
     before = Entry(previous(stage).folder, previous(stage).script)
     own = Entry(f"{stage.folder} (ours)", stage.script)
-    steps = timed_steps(stage, gpu)
+    steps, file = timed_steps(stage, gpu), timed_data(folder)
     for repeat in range(repeats):
         for i, entry in enumerate((mine, before, own)):
             place = folder / f"time_{repeat}_{i}"
             with screen.doing(f"timing, repeat {repeat + 1} of {repeats}: {entry.name}"):
                 try:
-                    time_once(entry, place, steps, limit)
+                    time_once(entry, place, file, steps, limit)
                 except NotYet as problem:
                     if entry is mine:
                         raise
@@ -296,7 +297,7 @@ def show_speeds(entries: tuple[Entry, ...], screen: Screen, steps: int) -> None:
     screen.console.print(table)
     count = len(entries[0].speeds)
     times = f"{count} times in turns" if count > 1 else "once each"
-    screen.say(f"  By the wall clock, batch {BATCH}, {steps} steps, {times}.", "dim")
+    screen.say(f"  By the wall clock, batch {TIMED_BATCH}, {steps} steps, {times}.", "dim")
 
 
 # --- what is kept, and the score card ---

@@ -26,9 +26,9 @@ class Tolerance:
 
 # Adam's first step is the sign of the gradient: where that is almost 0, rounding turns it round.
 # Measured on a CPU: float32 stages differ by 0.00002, float16 by 0.12, bfloat16 by 0.32.
-FLOAT32 = Tolerance(loss=1e-4, update=0.01, accuracy=0.003)
+FLOAT32 = Tolerance(loss=1e-4, update=0.01, accuracy=0.005)
 TENSOR_FLOAT = Tolerance(loss=2e-3, update=0.3, accuracy=0.01)  # an A100 rounds as float16 does
-MIXED = Tolerance(loss=0.02, update=0.5, accuracy=0.03)
+MIXED = Tolerance(loss=0.02, update=0.5, accuracy=0.06)
 LOGGED = 0.002  # log lines have three digits
 SAME_PATH = 0.1  # training with dropout must end farther than this from training without
 
@@ -279,12 +279,9 @@ def judge_xla(ran: Ran) -> str:
 
 def judge_switch(on: Ran, off: Ran, default: Ran) -> str:
     gpu = default.told["gpu"]
-    means = "Without --xla, on a GPU" if gpu else "Without --xla, on a CPU"
-    for words, ran, compiled in (
-        ("With --xla on", on, True),
-        ("With --xla off", off, False),
-        (means, default, gpu),
-    ):
+    unasked = "Without --xla, on a GPU" if gpu else "Without --xla, on a CPU"
+    runs = {"With --xla on": (on, True), "With --xla off": (off, False), unasked: (default, gpu)}
+    for words, (ran, compiled) in runs.items():
         if compiled:
             try:
                 judge_xla(ran)
@@ -292,11 +289,8 @@ def judge_switch(on: Ran, off: Ran, default: Ran) -> str:
                 raise NotYet(f"{words}: {problem}", *problem.details) from None
         elif any(graph["programs"] for graph in training(ran)):
             raise NotYet(f"{words}: XLA compiled convolutions of the training step.")
-    return f"--xla on compiles the gradients, off does not; the default here is {onoff(gpu)}"
-
-
-def onoff(value: bool) -> str:
-    return "on" if value else "off"
+    here = "on" if gpu else "off"
+    return f"--xla on compiles the gradients, off does not; the default here is {here}"
 
 
 def judge_profile(ran: Ran) -> str:

@@ -35,7 +35,7 @@ from tools.cnn import SHAPES, first_weights, shape_key
 FORWARD, BACKWARD = "Conv2D", "Conv2DBackpropFilter"
 LOSSES = ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits", "LogSoftmax")
 UPDATES = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "ResourceApply")
-LARGE = 1 << 14  # bytes: an input of a step below this is a number or an index, not images
+LARGE = 1 << 13  # bytes: an input of a step below this is a number or an index, not images
 OUTPUT = os.dup(1)  # kept: a script may close its own
 
 
@@ -189,11 +189,9 @@ def allow_again() -> None:
         except RuntimeError:
             return None
 
-    threads = ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads")
     for owner, names in (
         (tf.config, ("set_visible_devices", "set_logical_device_configuration")),
         (tf.config.experimental, ("set_memory_growth",)),
-        (tf.config.threading, threads),
     ):
         for name in names:
             wrap(owner, name, lenient)

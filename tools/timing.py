@@ -6,11 +6,10 @@ import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools import data
 from tools.judge import judge_count, judge_model
 from tools.stages import Stage
 from tools.table import number
-from tools.trial import BATCH, NotYet, plan_run, probe
+from tools.trial import TIMED_BATCH, NotYet, plan_run, probe
 
 CLOCK = 1.3  # a claimed speed may be this much above the wall clock's
 ACCURACY_LOSS = 0.1  # after so few steps accuracy is noisy
@@ -49,11 +48,11 @@ def wall_speed(times: list[float], warmup: int = 10) -> float:
     first = min(warmup, last) - 1
     starts = range(max(first, 0), max(first + 1, len(times) // 2))
     start = max(starts, key=lambda i: times[i + 1] - times[i])
-    return BATCH * (last - start) / max(times[last] - times[start], 1e-9)
+    return TIMED_BATCH * (last - start) / max(times[last] - times[start], 1e-9)
 
 
-def time_once(entry: Entry, folder: Path, steps: int, limit: float) -> None:
-    run = plan_run("time", folder, Path(data.DEFAULT_PATH), steps, 0.001, True, [])
+def time_once(entry: Entry, folder: Path, file: Path, steps: int, limit: float) -> None:
+    run = plan_run("time", folder, file, steps, 0.001, True, [])
     (ran,) = probe(entry.script, folder, [run], limit)
     judge_model(ran)
     judge_count(ran, steps)

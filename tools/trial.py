@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 import math
 import os
+import pickle
 import platform
 import re
 import secrets
@@ -28,13 +29,14 @@ from tools import data, watched
 from tools.stages import ROOT, Stage
 from tools.table import save
 
-BATCH = 64
+BATCH = 16  # of the watched runs: a small one is quick
+TIMED_BATCH = 64
 STEPS = 6  # of the runs on one batch
 STILL = 1e-9  # a learning rate at which nothing moves
 WINDOW = (11, 14)  # of the watched run, the steps to profile: after the warm-up
-EPOCH = 4  # steps in an epoch of the grey images: 256 of them, all that a byte can say
-TEST_IMAGES = 1000
-FEW = 16  # images where each one is slow: float16 on a CPU
+EPOCH = 4  # steps in an epoch of the grey images
+TEST_IMAGES = 250
+FEW = 16  # of them, where what is evaluated does not matter
 CALL = 3  # steps in a call, in 06: an epoch of four takes two calls
 PIECE = 16 * BATCH  # images in the data set of the watched run
 WATCHED = 16  # steps of that run
@@ -85,7 +87,7 @@ def environment() -> dict[str, str]:
 
 
 def make_data(folder: Path) -> dict[str, Path]:
-    """one: a single batch, so that its order cannot matter. few: a small one.
+    """one: a single batch, so that its order cannot matter. few: the same, with fewer test images.
 
     same: one image, many times over. grey: one image of each grey, so that a batch's loss tells
     which ones are in it.
@@ -96,31 +98,38 @@ def make_data(folder: Path) -> dict[str, Path]:
     few = {name: array[:FEW] for name, array in test.items()}
     paths = {name: folder / f"{name}.npz" for name in ("one", "few", "same", "grey")}
     np.savez(paths["one"], x_train=x, y_train=y, **test)
-    np.savez(paths["few"], x_train=x[:FEW], y_train=y[:FEW], **few)
+    np.savez(paths["few"], x_train=x, y_train=y, **few)
     x, y = np.repeat(x[:1], PIECE, axis=0), np.repeat(y[:1], PIECE, axis=0)
     np.savez(paths["same"], x_train=x, y_train=y, **few)
-    greys = np.repeat(np.arange(EPOCH * BATCH, dtype=np.uint8), 28 * 28).reshape(-1, 28, 28)
+    greys = np.linspace(0, 255, EPOCH * BATCH).astype(np.uint8)
+    greys = np.repeat(greys, 28 * 28).reshape(-1, 28, 28)
     np.savez(paths["grey"], x_train=greys, y_train=np.zeros(len(greys), np.uint8), **few)
     return paths
+
+
+def timed_data(folder: Path) -> Path:
+    """All of MNIST to train with, as it is stored; a part of the test images."""
+    with np.load(data.DEFAULT_PATH) as file:
+        arrays = {n: file[n] if "train" in n else file[n][:TEST_IMAGES] for n in file.files}
+    np.savez_compressed(folder / "timed.npz", **arrays)
+    return folder / "timed.npz"
 
 
 def options(stage: Stage, run: str, folder: Path) -> list[str]:
     """What a run of this exercise asks for on top; all else is the script's own default."""
     if stage.number == "06":
         return ["--precision", "float32", "--steps-per-call", str(CALL)]
-    xla = {"step": ["--xla", "on"], "steps": ["--xla", "off"], "dropout": ["--xla", "off"]}
+    switches = {"step": ["--xla", "on"], "steps": ["--xla", "off"], "dropout": ["--xla", "off"]}
+    switches["watch"] = ["--logdir", str(folder / "logs"), "--profile-steps", *map(str, WINDOW)]
     kinds = {"step": ["--precision", "mixed_bfloat16"], "few": ["--precision", "mixed_float16"]}
-    words = xla.get(run, []) if stage.number >= "04" else []
-    words = words + (kinds.get(run, []) if stage.number == "05" else [])
-    if run == "watch" and stage.number >= "04":
-        words += ["--logdir", str(folder / "logs"), "--profile-steps", *map(str, WINDOW)]
-    return words
+    words = switches.get(run, []) if stage.number >= "04" else []
+    return words + (kinds.get(run, []) if stage.number == "05" else [])
 
 
 def plan_run(
     name: str, folder: Path, file: Path, steps: int, lr: float, dropout: bool, extra: list[str]
 ) -> dict:
-    batch = FEW if name == "few" else BATCH
+    batch = TIMED_BATCH if name == "time" else BATCH
     argv = ["--steps", str(steps), "--batch-size", str(batch), "--lr", str(lr), "--seed", "1"]
     argv += ["--data", str(file), "--results", str(folder / f"{name}.results"), *extra]
     return {
@@ -295,33 +304,16 @@ def right_runs(stage: Stage, files: dict[str, Path], folder: Path, limit: float)
     parts += [f"{stage.number} {tensorflow_version()} {platform.node()}".encode()]
     parts += [os.environ.get("CUDA_VISIBLE_DEVICES", "").encode()]
     key = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
-    kept = cache_folder() / f"{stage.number}_{key[:16]}.npz"
-    with contextlib.suppress(OSError, ValueError, KeyError), np.load(kept) as file:
-        story = json.loads(str(file["story"]))
-        return {
-            name: Ran(
-                told,
-                results,
-                losses,
-                [],
-                {k[len(name) + 1 :]: file[k] for k in file if k.startswith(f"{name}/")},
-            )
-            for name, (told, results, losses) in story.items()
-        }
+    kept = cache_folder() / f"{stage.number}_{key[:16]}.pickle"
+    with contextlib.suppress(Exception):  # not there, cut short, of another version
+        return pickle.loads(kept.read_bytes())
     runs = plan_runs(stage, folder, files)
     runs = [run for run in runs if run["name"] not in ("dropout", "watch")]
     try:
         ran = dict(zip([run["name"] for run in runs], probe(stage.script, folder, runs, limit)))
     except NotYet as error:
         raise CannotCheck(f"{stage.folder} itself does not run here: {error}") from None
-    arrays = {f"{n}/{key}": value for n, run in ran.items() for key, value in run.weights.items()}
-    story = json.dumps({name: (run.told, run.results, run.losses) for name, run in ran.items()})
     with contextlib.suppress(OSError):  # a read-only folder: next time it is run again
         kept.parent.mkdir(parents=True, exist_ok=True)
-
-        def write(part: Path) -> None:
-            with part.open("wb") as target:
-                np.savez(target, story=np.array(story), **arrays)
-
-        save(kept, write)
+        save(kept, lambda part: part.write_bytes(pickle.dumps(ran)))
     return ran
