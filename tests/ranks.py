@@ -1,8 +1,7 @@
-"""What test_horovod.py runs in each rank: a stage, and what only the rank itself can see of it.
+"""What test_horovod.py runs in each rank: every stage in one go, for a process's start costs more
+than a few steps; and what only the rank itself can see.
 
-ranks.py watch FOLDER SCRIPT OPTIONS...   digests of the weights: made, broadcast, trained
-ranks.py probe FOLDER SHARDS ONE_BATCH    which images every stage draws, and where it trains to
-ranks.py poison SCRIPT OPTIONS...         the last rank's images turn into NaN at step 3
+ranks.py FOLDER   the data is there already; leaves FOLDER/rankN.pickle
 """
 
 from __future__ import annotations
@@ -11,47 +10,23 @@ import hashlib
 import os
 import pickle
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any
+from unittest import mock
 
 import numpy as np
-from conftest import ROOT, SCRIPTS, load_script, run_main, script_id, stages
+from conftest import LAST, SCRIPTS, Ended, load_script, run_main, script_id, stages
 
 RANK = int(os.environ.get("HOROVOD_RANK", 0))
 SIZE = int(os.environ.get("HOROVOD_SIZE", 1))
-
-
-def keep(folder: str, seen: object) -> None:
-    Path(folder, f"rank{RANK}.pickle").write_bytes(pickle.dumps(seen))
-
-
-def split(path: str) -> tuple[str, str]:
-    script = Path(path).relative_to(ROOT)
-    return str(script.parent), script.name
+GLOBAL_BATCH = 64
+warnings.filterwarnings("ignore", r"`build\(\)` was called on layer 'smooth")  # of Smooth, below
 
 
 def digest(variables: list[Any]) -> str:
     return hashlib.sha256(b"".join(v.numpy().tobytes() for v in variables)).hexdigest()
-
-
-def watch(folder: str, path: str, *options: str) -> None:
-    """Run the stage as it is; note the weights and the optimizer state around the broadcast."""
-    module = load_script(split(path))
-    broadcast, seen = module.hvd.broadcast_variables, {}
-
-    def watched(variables: list[Any], root_rank: int) -> None:
-        seen.update(count=len(variables), made=digest(variables), variables=variables)
-        broadcast(variables, root_rank=root_rank)
-        seen.update(broadcast=digest(variables))
-
-    module.hvd.broadcast_variables = watched
-    sys.argv = [path, *options]
-    try:
-        module.main()
-    finally:
-        seen.update(trained=digest(seen.pop("variables")), cores=os.sched_getaffinity(0))
-        keep(folder, seen)
 
 
 def indices(images: Any, labels: Any) -> list[int]:
@@ -66,7 +41,7 @@ def drawn(module: ModuleType, *options: object) -> list[list[int]]:
     """The images of every step, drawn by the stage's own loop; nothing is trained."""
     seen: list[list[int]] = []
 
-    def step(model: Any, optimizer: Any, images: Any, labels: Any) -> float:
+    def step(model: Any, optimizer: Any, images: Any, labels: Any, *xla: bool) -> float:
         seen.append(indices(images, labels))
         return 0.0
 
@@ -76,34 +51,44 @@ def drawn(module: ModuleType, *options: object) -> list[list[int]]:
             seen.append(indices(*module.fetch_batch(data, order, i)))
         return module.tf.zeros(count)
 
-    name = "train_steps" if hasattr(module, "train_steps") else "train_step"
-    original = getattr(module, name)
-    setattr(module, name, steps if name == "train_steps" else step)
-    ended = run_main(module, *options)
-    setattr(module, name, original)
+    function = module.tf.function  # Keras uses it too
+
+    def plain(python_function: Any = None, **options: Any) -> Any:
+        return steps if python_function is steps else function(python_function, **options)
+
+    name, stand_in = "train_step", step
+    if hasattr(module, "train_steps"):
+        name, stand_in = "train_steps", steps
+    with mock.patch.object(module, name, stand_in), mock.patch.object(module.tf, "function", plain):
+        ended = run_main(module, *options)
     assert ended.status == 0, ended
     return seen
 
 
 def trained(module: ModuleType, *options: object) -> dict[str, Any]:
-    """The weights and the optimizer state before and after training, and the losses."""
+    """The weights and the optimizer's state on the way through the stage, and its losses."""
     seen: dict[str, Any] = {}
-    original: Callable[..., None] = module.train_loop
+    broadcast, train_loop = module.hvd.broadcast_variables, module.train_loop
+
+    def watched(variables: list[Any], root_rank: int) -> None:
+        seen.update(count=len(variables), made=digest(variables))
+        broadcast(variables, root_rank=root_rank)
 
     def loop(args: Any, model: Any, optimizer: Any, *rest: Any) -> None:
         variables = model.weights + optimizer.variables
         before = [v.numpy() for v in variables]
         seen.update(names=[v.path for v in variables], before=digest(variables))
-        original(args, model, optimizer, *rest)
+        train_loop(args, model, optimizer, *rest)
         after = [v.numpy() for v in variables]
         moved = [np.abs(new - old).max() for new, old in zip(after, before)]
-        seen.update(after=after, digest=digest(variables), moved=moved, losses=rest[-1].losses)
+        losses = [loss for _, _, loss in rest[-1]]
+        seen.update(after=after, digest=digest(variables), moved=moved, losses=losses)
 
-    module.train_loop = loop
-    ended = run_main(module, *options)
-    module.train_loop = original
+    watching = mock.patch.object(module.hvd, "broadcast_variables", watched)
+    with watching, mock.patch.object(module, "train_loop", loop):
+        ended = run_main(module, *options)
     assert ended.status == 0, ended
-    return seen
+    return {**seen, "ended": ended}
 
 
 def smoothed(module: ModuleType) -> type:
@@ -122,37 +107,69 @@ def smoothed(module: ModuleType) -> type:
     return Smooth
 
 
-def probe(folder: str, shards: str, one_batch: str) -> None:
-    """Every stage in one go: the start of a process costs more than a few steps."""
-    seen = {}
-    for script in SCRIPTS:
-        module = load_script(script)
-        module.MNISTClassifier = smoothed(module)
-        more: list[object] = ["--logdir", folder, "--profile-steps", 1, 1]
-        more = more if script in stages("04", "05") else []
-        more += ["--precision", "float32"] if script in stages("05") else []
-        few = ["--data", shards, "--batch-size", 8, "--epochs", 3, *more]
-        whole = ["--data", one_batch, "--batch-size", 64 // SIZE, "--epochs", 5, *more]
-        seen[script_id(script)] = {
-            "drawn": drawn(module, *few) if SIZE > 1 else None,
-            "trained": trained(module, *whole, "--lr", 0.001 / SIZE),
-        }
-    keep(folder, seen)
+def probe(script: tuple[str, str], folder: Path, **extra: object) -> dict[str, Any]:
+    """Five steps on one global batch, shared out or not: ranks must train as one process does."""
+    module = load_script(script)
+    module.MNISTClassifier = smoothed(module)
+    more: list[object] = []
+    if script in stages("04", "05", "06"):
+        more += ["--logdir", folder / script_id(script), "--profile-steps", 2, 3]
+    more += ["--precision", "float32"] if script in stages("05", "06") else []
+    module.hvd.init()
+    if SIZE > 1:
+        few = ["--data", folder / "shards.npz", "--batch-size", 8, "--epochs", 3]
+        extra["drawn"] = drawn(module, *few)
+        module.hvd.start_timeline(str(folder / f"{script_id(script)}.timeline"))
+    whole = ["--data", folder / "one_batch.npz", "--batch-size", GLOBAL_BATCH // SIZE]
+    whole += ["--epochs", 5, "--lr", 0.001 / SIZE, "--results", folder / "r.json", *more]
+    seen = {**trained(module, *whole), **extra}
+    if SIZE > 1:
+        module.hvd.stop_timeline()
+    if RANK == 0:
+        seen["results"] = (folder / "r.json").read_text()
+    return seen
 
 
-def poison(path: str, *options: str) -> None:
-    module = load_script(split(path))
-    fetch_batch, calls = module.fetch_batch, []
+def compiled(script: tuple[str, str], folder: Path) -> dict[str, Any]:
+    """06 as it is, many steps in a call, with --xla call: what it compiles, and where it ends."""
+    module, asked = load_script(script), []
+    function = module.tf.function
 
-    def poisoned(*args: Any) -> tuple[Any, Any]:
+    def asking(python_function: Any = None, **options: Any) -> Any:
+        if python_function:
+            asked.append((python_function.__name__, options.get("jit_compile")))
+        return function(python_function, **options)
+
+    options = ["--data", folder / "small.npz", "--batch-size", 16, "--steps", 9, "--xla", "call"]
+    options += ["--steps-per-call", 3, "--logdir", folder / "call", "--profile-steps", 1, 2]
+    with mock.patch.object(module.tf, "function", asking):
+        return {**trained(module, *options), "asked": asked}
+
+
+def poisoned(folder: Path) -> Ended:
+    """In stage 00: the fused kernels of a graph turn a NaN into 0 at the first relu."""
+    module, calls = load_script(SCRIPTS[0]), []
+    fetch_batch = module.fetch_batch
+
+    def poison(*args: Any) -> tuple[Any, Any]:
         images, labels = fetch_batch(*args)
         calls.append(None)
         return images * (np.nan if RANK == SIZE - 1 and len(calls) == 4 else 1), labels
 
-    module.fetch_batch = poisoned
-    sys.argv = [path, *options]
-    module.main()
+    module.fetch_batch = poison
+    return run_main(module, "--data", folder / "small.npz", "--results", folder / "nan.json")
+
+
+def other_data(folder: Path) -> Ended:
+    data = folder / ("other.npz" if RANK else "small.npz")
+    return run_main(load_script(LAST), "--data", data, "--results", folder / "other.json")
+
+
+def main(folder: Path) -> None:
+    seen: dict[str, Any] = {script_id(script): probe(script, folder) for script in SCRIPTS}
+    seen |= {"call": compiled(LAST, folder), "nan": poisoned(folder), "other": other_data(folder)}
+    (folder / f"rank{RANK}.pickle").write_bytes(pickle.dumps(seen))
 
 
 if __name__ == "__main__":
-    {"watch": watch, "probe": probe, "poison": poison}[sys.argv[1]](*sys.argv[2:])
+    main(Path(sys.argv[1]))

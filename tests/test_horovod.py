@@ -12,6 +12,7 @@ import pickle
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -24,38 +25,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ranks
 from conftest import (
-    FIXED,
+    LAST,
     LOG_LINE,
     ROOT,
     SCRIPTS,
-    load_script,
     read_results,
-    run_script,
     said,
     script_id,
     stage_environment,
     stages,
 )
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 PLACES = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 HOROVODRUN = find_spec("horovod") and shutil.which("horovodrun", path=PLACES)
 RANKS = str(ROOT / "tests" / "ranks.py")
-STEPS, BATCH = 6, 16
+STEPS, BATCH = [(epoch, 0) for epoch in range(5)], ranks.GLOBAL_BATCH
 ENDINGS = ("Terminated", "Killed")  # the shell's word for a process that a signal ended
 MARK = "WORKSHOP_TEST_JOB"  # in the environment of all processes of a job, whoever adopts them
 
 
 def path_of(script: tuple[str, str]) -> str:
     return str(ROOT / script[0] / script[1])
-
-
-def profile_options(script: tuple[str, str], logdir: object) -> list[object]:
-    """04 and 05 record steps 10 to 20 unless told otherwise: more than a test runs."""
-    wanted = script in stages("04", "05")
-    return ["--logdir", logdir, "--profile-steps", 2, 3] if wanted else []
 
 
 # --- jobs ---
@@ -147,10 +141,6 @@ def job(folder: Path, *command: object, **extra: str) -> Iterator[Job]:
         started.kill()
 
 
-def seen_by(folder: Path, rank: int) -> Any:
-    return pickle.loads((folder / f"rank{rank}.pickle").read_bytes())
-
-
 def own_data(*command: object) -> list[object]:
     """The command with each rank's data in a file of its own."""
     return ["sh", "-c", 'MNIST_NPZ="rank$HOROVOD_RANK.npz" exec "$@"', "sh", *command]
@@ -160,81 +150,141 @@ def one_line(lines: list[str], start: str) -> bool:
     return len(lines) == 1 and lines[0].startswith(start)
 
 
-# --- every stage, as it is ---
+# --- every stage on two ranks and alone, in one job ---
+
+
+@pytest.fixture(scope="module")
+def every(
+    mnist: Path, small: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SimpleNamespace]:
+    """What ranks.py saw as rank 0 and 1 of two, and what the job printed."""
+    folder = tmp_path_factory.mktemp("ranks")
+    index = np.arange(131)  # not a multiple of anything: ranks' shares differ by one
+    images = np.zeros((131, 28, 28), np.uint8)
+    images[:, 0, 0], images[:, 0, 1] = index // 256, index % 256
+    labels = (index % 10).astype(np.uint8)
+    shards = {"x_train": images, "y_train": labels, "x_test": images[:10], "y_test": labels[:10]}
+    np.savez(folder / "shards.npz", **shards)
+    with np.load(small) as full:
+        arrays = dict(full)
+    few = {name: array[:BATCH] for name, array in arrays.items()}  # every epoch: one global batch
+    np.savez(folder / "one_batch.npz", **few)
+    np.savez(folder / "small.npz", **arrays)
+    arrays["x_train"][7, 14, 14] ^= 1
+    np.savez(folder / "other.npz", **arrays)
+    with job(folder, sys.executable, RANKS, folder, HOROVOD_TIMELINE="DYNAMIC") as ran:
+        assert ran.wait() == 0, ran.text
+    seen = [pickle.loads((folder / f"rank{rank}.pickle").read_bytes()) for rank in (0, 1)]
+    yield SimpleNamespace(folder=folder, job=ran, seen=seen)
+    shutil.rmtree(folder)  # hundreds of megabytes
 
 
 @pytest.fixture(scope="module", params=SCRIPTS, ids=script_id)
-def run(
-    request: pytest.FixtureRequest, small: Path, tmp_path_factory: pytest.TempPathFactory
-) -> SimpleNamespace:
-    script, folder = request.param, tmp_path_factory.mktemp("ranks")
-    options = ["--steps", STEPS, "--batch-size", BATCH, "--data", small, "--results", "r.json"]
-    options += profile_options(script, "logs")
-    command = [sys.executable, RANKS, "watch", folder, path_of(script), *options]
-    with job(folder, *command, HOROVOD_TIMELINE=str(folder / "timeline.json")) as ran:
-        status = ran.wait()
-        return SimpleNamespace(script=script, folder=folder, job=ran, status=status)
+def run(request: pytest.FixtureRequest, every: SimpleNamespace) -> SimpleNamespace:
+    name = script_id(request.param)
+    zero, one = (seen[name] for seen in every.seen)
+    results = json.loads(zero["results"])
+    return SimpleNamespace(
+        script=request.param, name=name, folder=every.folder, zero=zero, one=one, results=results
+    )
 
 
-def test_ends_well_and_leaves_nothing(run: SimpleNamespace) -> None:
-    assert run.status == 0, run.job.text
-    assert run.job.complaints(0) == run.job.complaints(1) == []
-    names = {path.name for path in run.folder.iterdir()}
-    made = {"output", "r.json", "timeline.json", "rank0.pickle", "rank1.pickle"}
-    assert names == made | ({"logs"} if run.script in stages("04", "05") else set())
+def test_a_job_says_nothing_else(every: SimpleNamespace) -> None:
+    assert every.job.complaints(0) == every.job.complaints(1) == []
+    assert every.job.left_over() == []
 
 
 def test_rank_0_alone_logs_every_step_once(run: SimpleNamespace) -> None:
-    steps = [(int(line["epoch"]), int(line["batch"])) for line in run.job.logged(0)]
-    assert steps == [(0, step) for step in range(STEPS)]
-    assert run.job.lines(1, "stdout") == []
-
-
-def test_throughput_counts_all_ranks(run: SimpleNamespace) -> None:
-    for line in run.job.logged():
-        assert 2 * BATCH / float(line["speed"]) == pytest.approx(
-            float(line["time"]), rel=1e-3, abs=1e-3
-        )
-    results = read_results(run.folder / "r.json")
-    assert (results["ranks"], results["batch_size"]) == (2, BATCH)
-    assert results["global_batch"] == 2 * BATCH
-    per_second = 1000 * results["global_batch"] / results["step_ms_median"]
-    assert results["img_per_s"] == pytest.approx(per_second, rel=0.01)
-    assert results["test_accuracy"] > 0 and not results["interrupted"]
+    logged = list(LOG_LINE.finditer(run.zero["ended"].stdout))
+    assert [(int(line["epoch"]), int(line["batch"])) for line in logged] == STEPS
+    assert run.one["ended"] == (0, "", "") and run.zero["ended"].stderr == ""
+    for line in logged:  # all ranks' images count
+        seconds = BATCH / float(line["speed"])
+        assert seconds == pytest.approx(float(line["time"]), rel=1e-3, abs=1e-3)
+    assert (run.results["ranks"], run.results["batch_size"]) == (2, BATCH // 2)
+    assert run.results["test_accuracy"] > 0 and not run.results["interrupted"]
 
 
 def test_rank_0_alone_profiles(run: SimpleNamespace) -> None:
-    recorded = list(run.folder.rglob("*.xplane.pb"))
-    assert len(recorded) == (1 if run.script in stages("04", "05") else 0)
+    recorded = list((run.folder / run.name).rglob("*.xplane.pb"))
+    assert len(recorded) == (1 if run.script in stages("04", "05", "06") else 0)
 
 
 def test_ranks_start_from_rank_0s_weights(run: SimpleNamespace) -> None:
-    zero, one = seen_by(run.folder, 0), seen_by(run.folder, 1)
-    own = 1 if run.script in stages("06") else 2  # Adam's step, and a rate that is no schedule
-    assert zero["count"] == one["count"] >= 8 + 2 * 8 + own  # weights, and Adam's two for each
+    zero, one = run.zero, run.one
+    assert zero["count"] == one["count"] == 8 + 2 * 8 + 2  # weights, Adam's two for each, and two
     assert zero["made"] != one["made"]
-    assert zero["made"] == zero["broadcast"] == one["broadcast"]
+    assert zero["made"] == zero["before"] == one["before"]
 
 
 def test_ranks_end_with_the_same_bits(run: SimpleNamespace) -> None:
-    zero, one = seen_by(run.folder, 0), seen_by(run.folder, 1)
-    assert zero["trained"] == one["trained"] != zero["broadcast"]
+    assert run.zero["digest"] == run.one["digest"] != run.zero["before"]
 
 
-def test_ranks_of_06_share_out_the_cores(run: SimpleNamespace) -> None:
-    """The others leave the cores to the launcher; one that bound its ranks is left alone."""
-    zero, one = (seen_by(run.folder, rank)["cores"] for rank in (0, 1))
-    every = os.sched_getaffinity(0)
-    if run.script in stages("06") and len(every) == os.cpu_count() >= 2:
-        assert not zero & one and zero | one <= every
-        assert len(zero) == len(one) == len(every) // 2
-    else:
-        assert zero == one == every
+def test_two_ranks_train_as_one_process_does(run: SimpleNamespace, tmp_path: Path) -> None:
+    shutil.copy(run.folder / "one_batch.npz", tmp_path)
+    alone = ranks.probe(run.script, tmp_path)
+    assert len(alone["losses"]) == 5
+    assert np.allclose(run.zero["losses"], alone["losses"], rtol=1e-5)
+    assert run.zero["losses"] == run.one["losses"]
+    assert run.zero["before"] == alone["before"]
+    every = zip(alone["names"], run.zero["after"], alone["after"], alone["moved"])
+    for name, new, old, moved in every:
+        assert np.abs(new - old).max() <= 2e-3 * moved, name
+
+
+def test_ranks_take_equally_many_steps(run: SimpleNamespace) -> None:
+    for seen in (run.zero, run.one):
+        assert [len(batch) for batch in seen["drawn"]] == 3 * (131 // 16) * [8]
+
+
+def test_an_image_is_seen_once_an_epoch_by_one_rank(run: SimpleNamespace) -> None:
+    steps = [run.zero["drawn"], run.one["drawn"]]
+    for epoch in (slice(0, 8), slice(8, 16), slice(16, 24)):
+        images = [image for rank in steps for batch in rank[epoch] for image in batch]
+        assert len(set(images)) == len(images) == 128
+    shares = [{image for batch in rank for image in batch} for rank in steps]
+    assert shares[0].isdisjoint(shares[1])
+
+
+def test_every_epoch_is_shuffled_anew(run: SimpleNamespace) -> None:
+    for seen in (run.zero, run.one):
+        epochs = [[i for batch in seen["drawn"][k : k + 8] for i in batch] for k in (0, 8, 16)]
+        assert all(epoch != sorted(epoch) for epoch in epochs)
+        assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_xla_call_compiles_only_the_gradients_of_many_ranks(every: SimpleNamespace) -> None:
+    """XLA cannot compile the exchange; and ranks that profile and ranks that do not keep step."""
+    zero, one = (seen["call"] for seen in every.seen)
+    for seen in (zero, one):
+        assert set(seen["asked"]) == {("train_steps", False), ("compute_gradients", True)}
+    assert len(zero["losses"]) == 9 and zero["losses"] == one["losses"]
+    assert zero["digest"] == one["digest"] != zero["before"]
+    assert statistics.mean(zero["losses"][-3:]) < statistics.mean(zero["losses"][:3])
+    assert len(list((every.folder / "call").rglob("*.xplane.pb"))) == 1
+
+
+def test_nan_on_one_rank_stops_all(every: SimpleNamespace) -> None:
+    for rank, seen in enumerate(every.seen):
+        wanted = f"00_baseline (rank {rank}): the loss is nan at step 3"
+        assert seen["nan"].status == 1 and one_line(seen["nan"].stderr.splitlines(), wanted)
+    assert len(LOG_LINE.findall(every.seen[0]["nan"].stdout)) == 3
+    assert not list(every.folder.glob("nan.json*"))
+
+
+def test_other_data_stops_all_ranks(every: SimpleNamespace) -> None:
+    for rank, seen in enumerate(every.seen):
+        wanted = f"06_optimized (rank {rank}): the ranks have read different data"
+        assert seen["other"].status == 1 and one_line(seen["other"].stderr.splitlines(), wanted)
+        assert seen["other"].stdout == ""
+    assert not list(every.folder.glob("other.json*"))
 
 
 def exchanges(timeline: str) -> list[set[str]]:
     """The tensors of every allreduce. A timeline has a row for each tensor; where Horovod moves
-    many at once, all their rows enter GLOO_ALLREDUCE before the first one leaves it."""
+    many at once, all their rows enter GLOO_ALLREDUCE before the first one leaves it. (A recording
+    may start in the middle of something else, which then only ends.)"""
     events = json.loads(timeline.rstrip().rstrip(",").removesuffix("]") + "]")
     rows: dict[int, str] = {}
     inside: dict[int, list[str]] = {}
@@ -251,7 +301,7 @@ def exchanges(timeline: str) -> list[set[str]]:
                     found.append(set())
                 open_rows.add(row)
                 found[-1].add(rows[row])
-        elif event["ph"] == "E" and stack.pop() == "GLOO_ALLREDUCE":
+        elif event["ph"] == "E" and stack and stack.pop() == "GLOO_ALLREDUCE":
             open_rows.remove(row)
     return found
 
@@ -269,101 +319,22 @@ def test_exchanges_tells_one_from_many() -> None:
 
 
 def test_one_exchange_a_step_for_all_tensors(run: SimpleNamespace) -> None:
-    timeline = (run.folder / "timeline.json").read_text()
+    timeline = (run.folder / f"{run.name}.timeline").read_text()
     found = exchanges(timeline)
-    assert len(found) == STEPS
-    tensors = 1 if run.script in stages("06") else 9  # the loss and eight gradients; 06 joins them
+    assert len(found) == len(STEPS)
+    joined = run.script == LAST
+    tensors = 1 if joined else 9  # the loss and eight gradients; 06 joins them
     assert {len(names) for names in found} == {tensors}
-    copied = 0 if run.script in stages("06") else tensors
-    assert timeline.count('"MEMCPY_IN_FUSION_BUFFER"') == STEPS * copied
-
-
-# --- which images, and the same path as one process ---
-
-
-@pytest.fixture(scope="module")
-def probes(mnist: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """What ranks.py saw of all stages: as rank 0 and 1 of two, and as the only process."""
-    folder, alone = tmp_path_factory.mktemp("probe"), tmp_path_factory.mktemp("alone")
-    index = np.arange(131)  # not a multiple of anything: ranks' shares differ by one
-    images = np.zeros((131, 28, 28), np.uint8)
-    images[:, 0, 0], images[:, 0, 1] = index // 256, index % 256
-    labels = (index % 10).astype(np.uint8)
-    shards, one_batch = folder / "shards.npz", folder / "one_batch.npz"
-    np.savez(shards, x_train=images, y_train=labels, x_test=images[:10], y_test=labels[:10])
-    with np.load(mnist) as full:  # 64 images: every epoch is one global batch
-        np.savez(one_batch, **{name: full[name][:64] for name in full})
-    with job(folder, sys.executable, RANKS, "probe", folder, shards, one_batch) as ran:
-        assert ran.wait() == 0, ran.text
-    command = [sys.executable, RANKS, "probe", str(alone), str(shards), str(one_batch)]
-    env = stage_environment(PYTHONPATH=str(ROOT))
-    subprocess.run(command, cwd=alone, env=env, check=True, timeout=200, capture_output=True)
-    seen = [seen_by(folder, 0), seen_by(folder, 1), seen_by(alone, 0)]
-    for path in (*folder.glob("*.pickle"), *alone.glob("*.pickle")):
-        path.unlink()  # hundreds of megabytes
-    return seen
-
-
-@pytest.fixture(params=SCRIPTS, ids=script_id)
-def probed(request: pytest.FixtureRequest, probes: list[Any]) -> list[dict[str, Any]]:
-    return [seen[script_id(request.param)] for seen in probes]
-
-
-def test_ranks_take_equally_many_steps(probed: list[dict[str, Any]]) -> None:
-    per_epoch = 131 // (2 * 8)
-    for rank in (0, 1):
-        assert [len(batch) for batch in probed[rank]["drawn"]] == 3 * per_epoch * [8]
-
-
-def test_an_image_is_seen_once_an_epoch_by_one_rank(probed: list[dict[str, Any]]) -> None:
-    steps = [seen["drawn"] for seen in probed[:2]]
-    for epoch in (slice(0, 8), slice(8, 16), slice(16, 24)):
-        images = [image for rank in steps for batch in rank[epoch] for image in batch]
-        assert len(set(images)) == len(images) == 128
-    shares = [{image for batch in rank for image in batch} for rank in steps]
-    assert shares[0].isdisjoint(shares[1])
-
-
-def test_every_epoch_is_shuffled_anew(probed: list[dict[str, Any]]) -> None:
-    for seen in probed[:2]:
-        epochs = [[i for batch in seen["drawn"][k : k + 8] for i in batch] for k in (0, 8, 16)]
-        assert all(epoch != sorted(epoch) for epoch in epochs)
-        assert len({tuple(epoch) for epoch in epochs}) == 3
-
-
-def test_two_ranks_train_as_one_process_does(probed: list[dict[str, Any]]) -> None:
-    zero, one, alone = (seen["trained"] for seen in probed)
-    assert np.allclose(zero["losses"], alone["losses"], rtol=1e-5)
-    assert zero["losses"] == one["losses"] and len(alone["losses"]) == 5
-    assert zero["before"] == one["before"] == alone["before"]
-    assert zero["digest"] == one["digest"]
-    for name, new, old, moved in zip(alone["names"], zero["after"], alone["after"], alone["moved"]):
-        assert np.abs(new - old).max() <= 2e-3 * moved, name
+    copied = timeline.count('"MEMCPY_IN_FUSION_BUFFER"')
+    assert copied == (0 if joined else len(STEPS) * tensors)
 
 
 # --- when it goes wrong ---
 
 
-LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-
-
-@pytest.mark.parametrize("hidden", [False, True], ids=["sees size 1", "cannot be imported"])
-def test_no_process_trains_alone(small: Path, tmp_path: Path, hidden: bool) -> None:
-    (tmp_path / "shim" / "horovod").mkdir(parents=True)
-    (tmp_path / "shim" / "horovod" / "__init__.py").write_text("raise ImportError('hidden')\n")
-    extra = {"PYTHONPATH": str(tmp_path / "shim")} if hidden else {}
-    for launcher in LAUNCHERS:
-        options = ["--data", small, "--steps", 3, "--results", tmp_path / "r.json"]
-        ended = run_script(stages("02")[0], *options, cwd=tmp_path, **{launcher: "2"}, **extra)
-        assert ended.returncode == 1 and ended.stdout == ""
-        expected = "02_tf_function: 2 processes started, Horovod sees 1: use horovodrun"
-        assert one_line(said(ended.stderr), expected), ended.stderr
-    assert not list(tmp_path.glob("r.json*"))
-
-
 def test_a_killed_rank_ends_the_job(mnist: Path, tmp_path: Path) -> None:
     """In stage 00 a rank spends most of a step away from the exchange."""
-    options = ["--data", mnist, "--batch-size", BATCH, "--results", "r.json"]
+    options = ["--data", mnist, "--batch-size", 16, "--results", "r.json"]
     with job(tmp_path, sys.executable, path_of(stages("00")[0]), *options) as ran:
         ran.until_logged(2)
         ran.rank(1).kill()
@@ -380,51 +351,21 @@ def test_missing_data_stops_all_ranks(small: Path, tmp_path: Path, missing: int)
     shutil.copy(small, tmp_path / f"rank{1 - missing}.npz")
     with job(tmp_path, *own_data(sys.executable, path_of(stages("02")[0]))) as ran:
         assert ran.wait() != 0
-        wanted = f"02_tf_function (rank {missing}): no data at rank{missing}.npz: get it with"
+        wanted = f"02_tf_function (rank {missing}): cannot read rank{missing}.npz"
         assert one_line(ran.complaints(missing), wanted)
         other = f"02_tf_function (rank {1 - missing}): another rank stopped"
         assert ran.complaints(1 - missing) == [other]
         assert ran.logged() == [] and ran.left_over() == []
 
 
-def test_other_data_stops_all_ranks(small: Path, tmp_path: Path) -> None:
-    shutil.copy(small, tmp_path / "rank0.npz")
-    with np.load(small) as arrays:
-        changed = {name: arrays[name].copy() for name in arrays}
-    changed["x_train"][7, 14, 14] ^= 1
-    np.savez_compressed(tmp_path / "rank1.npz", **changed)
-    with job(tmp_path, *own_data(sys.executable, path_of(stages("06")[0]))) as ran:
-        assert ran.wait() != 0
-        for rank in (0, 1):
-            wanted = f"06_optimized (rank {rank}): the data of rank [1] is not that of rank 0"
-            assert one_line(ran.complaints(rank), wanted), ran.text
-        assert ran.logged() == [] and ran.left_over() == []
-
-
-def test_nan_on_one_rank_stops_all(small: Path, tmp_path: Path) -> None:
-    """In stage 00: the fused kernels of a graph turn a NaN into 0 at the first relu."""
-    command = [sys.executable, RANKS, "poison", path_of(stages("00")[0]), "--data", small]
-    with job(tmp_path, *command, "--results", "r.json") as ran:
-        assert ran.wait() != 0
-        for rank in (0, 1):
-            wanted = f"00_baseline (rank {rank}): the loss is nan at step 3"
-            assert one_line(ran.complaints(rank), wanted), ran.text
-        assert len(ran.logged()) == 3 and ran.left_over() == []
-        assert not list(tmp_path.glob("r.json*"))
-
-
 @pytest.mark.skipif(
     os.path.realpath("/bin/sh").endswith("bash"),
     reason="horovodrun kills its ranks without a warning where /bin/sh is bash",
 )
-@pytest.mark.parametrize("script", stages("02", "06"), ids=script_id)
-def test_ctrl_c_still_gives_the_summary(
-    script: tuple[str, str], small: Path, tmp_path: Path
-) -> None:
-    options = ["--data", small, "--batch-size", BATCH, "--epochs", 1000, "--results", "r.json"]
-    options += [*FIXED[:-1], 10] if script in stages("06") else []
-    with job(tmp_path, sys.executable, path_of(script), *options) as ran:
-        ran.until_logged(12)
+def test_ctrl_c_still_gives_the_summary(small: Path, tmp_path: Path) -> None:
+    options = ["--data", small, "--batch-size", 16, "--epochs", 1000, "--results", "r.json"]
+    with job(tmp_path, sys.executable, path_of(LAST), *options) as ran:
+        ran.until_logged(30)
         ran.launcher.send_signal(signal.SIGINT)
         sent = time.monotonic()
         ran.wait()  # the launcher's own status after Ctrl+C depends on which rank ends first
@@ -435,49 +376,4 @@ def test_ctrl_c_still_gives_the_summary(
         assert "interrupted     True" in ran.lines(0, "stdout")
         assert ran.complaints(0) == []
         # the launcher may end rank 1 before it can say so
-        assert ran.complaints(1) in ([], [f"{script[0]} (rank 1): another rank stopped"])
-
-
-# --- a GPU for every rank ---
-
-
-@pytest.mark.parametrize(
-    "visible, local_rank, expected",
-    [
-        (None, 0, "GPU 0"),
-        (None, 1, "GPU 1"),
-        ("0,1", 1, "GPU 1"),
-        (None, 2, None),  # one rank too many
-        ("4,5", 3, None),
-        ("3", 1, "GPU 0"),  # the launcher pinned it: what this rank sees is its own
-        ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", 3, "GPU 0"),
-        ("MIG-8cd9c66a-7a2a-5a0b-a5c2-0a8f2b5b8d3c", 3, "GPU 0"),
-    ],
-)
-def test_each_rank_has_its_own_gpu(
-    visible: str | None, local_rank: int, expected: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = load_script(SCRIPTS[0])
-    gpus = ["GPU 0", "GPU 1"] if visible is None or "," in visible else ["GPU 0"]
-    calls: dict[str, object] = {}
-    config = SimpleNamespace(
-        list_physical_devices=lambda kind: gpus,
-        set_visible_devices=lambda gpu, kind: calls.update(visible=gpu),
-        experimental=SimpleNamespace(
-            set_memory_growth=lambda gpu, on: calls.update(grows=gpu),
-            get_device_details=lambda gpu: {"device_name": f"A100 as {gpu}"},
-        ),
-    )
-    monkeypatch.setattr(module, "tf", SimpleNamespace(config=config))
-    names = {"rank": lambda: local_rank, "size": lambda: 4, "local_rank": lambda: local_rank}
-    monkeypatch.setattr(module, "hvd", SimpleNamespace(**names))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    if expected:
-        assert module.choose_device() == f"A100 as {expected}"
-        assert calls == {"visible": expected, "grows": expected}
-    else:
-        with pytest.raises(SystemExit, match=rf"\(rank {local_rank}\): no GPU left .* has 2"):
-            module.choose_device()
-        assert calls == {}
+        assert ran.complaints(1) in ([], ["06_optimized (rank 1): another rank stopped"])
