@@ -1,4 +1,9 @@
-"""From a script or a function to the figures of its step, as plain data."""
+"""From a script or a function to the figures of its step, as plain data.
+
+A case is a dict: stage (the folder), script, name (as in the ladder), precision, xla,
+steps_per_call; of one step kernels, compiled_calls, without_kernel and copies, all None where the
+step is eager; once_a_call, the kernels, compiled_calls and copies besides; notes.
+"""
 
 from __future__ import annotations
 
