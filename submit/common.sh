@@ -15,6 +15,7 @@
 #   LAUNCHER="..."   instead of the site's launcher; empty: none, one process
 #   PROFILE=1        record a profile (stages 04, 05 and 06)
 #   TIMELINE=1       record Horovod's timeline
+#   CHOOSE=0         06: do not try out which of its switches are fastest here
 #   MNIST_NPZ=FILE   the data, if it is not at data/mnist.npz
 
 stop() {
@@ -97,11 +98,27 @@ get_data() {
 choose_extras() {
     extra=()
     case ${stage:0:2} in
-        04 | 05) extra=(--logdir "$results/logs/$name" --profile-steps 10 20) ;; # always
+        04 | 05) extra=(--logdir "$results/logs/$name") ;; # always
         06) [[ ${PROFILE:-0} != 1 ]] || extra=(--logdir "$results/logs/$name") ;;
         *) [[ ${PROFILE:-0} != 1 ]] || stop "PROFILE=1 is for the stages 04, 05 and 06" ;;
     esac
     [[ ${TIMELINE:-0} != 1 ]] || export HOROVOD_TIMELINE="$results/$name.timeline.json"
+}
+
+# Sets $switches: the fastest of 06 on this node, tried before the ranks start and kept for the next
+# job (choose.py). Not if you name one yourself.
+choose_switches() {
+    local words=("${inside[@]}" python3 "$repo/$stage/choose.py" --data "$data") found
+    switches=()
+    [[ $stage == 06_* && ${CHOOSE:-1} != 0 ]] || return 0
+    [[ ! "$*" =~ --(xla|precision|steps-per-call) ]] || return 0
+    [[ ! "$*" =~ --batch[-_]size[\ =]+([0-9]+) ]] || words+=(--batch-size "${BASH_REMATCH[1]}")
+    echo "submit: which switches of 06 are fastest here? (minutes, once; CHOOSE=0: do not ask)"
+    if found=$("${words[@]}"); then
+        read -ra switches <<<"$found"
+    else
+        echo "submit: choose.py found none: training with the defaults"
+    fi
 }
 
 # Horovod alone knows whether the ranks found each other; N lonely ranks are no result.
@@ -119,7 +136,7 @@ check_results() {
 # Sets $words: one stage, by the launcher, on one node inside the container.
 stage_words() {
     words=("$repo/submit/one_rank.sh" python3 "$script" --data "$data" --results "$file")
-    words+=("${extra[@]}" "$@")
+    words+=("${extra[@]}" "${switches[@]}" "$@")
     if ((nodes > 1)); then
         words=("${launcher[@]}" "${inside[@]}" "${words[@]}")
     else
@@ -138,7 +155,7 @@ ladder_words() {
 
 # train STAGE OPTIONS...   the whole job; STAGE may be all
 train() {
-    local stage=ladder script="" data results name file ranks status=0 inside extra words
+    local stage=ladder script="" data results name file ranks status=0 inside extra switches words
     cd -P "$repo" || exit # a path without symbolic links: mounts stumble over them
     repo=$PWD
     [[ ${1:-} == all ]] || choose_stage "${1:-}"
@@ -149,15 +166,17 @@ train() {
     name="$stage-np$ranks-$job"
     file="$results/$name.json"
     choose_python
-    if [[ $stage == ladder ]]; then
-        ladder_words "$@"
-    else
-        choose_extras
-        stage_words "$@"
-    fi
+    [[ $stage == ladder ]] || choose_extras
     mkdir -p "$results"
     export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2} # errors only, of the launcher too
-    get_data
+    if [[ $stage == ladder ]]; then
+        ladder_words "$@"
+        get_data
+    else
+        get_data
+        choose_switches "$@"
+        stage_words "$@"
+    fi
     echo "submit: $stage on $nodes node(s), $ranks rank(s):"
     printf '%q ' "${words[@]}"
     echo

@@ -33,7 +33,7 @@ SCRIPTS = (*JOB_SCRIPTS, "common.sh", "one_rank.sh")
 
 def checkout(folder: Path) -> Path:
     """The workshop as a user has it, without results: jobs write into the folder they start in."""
-    for name in ("submit", "tools", *(stage.folder for stage in STAGES)):
+    for name in ("submit", "tools", *{stage.folder for stage in STAGES}):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "workshop", folder)
     return folder
@@ -147,7 +147,7 @@ def test_results_are_where_the_readme_says(site: SimpleNamespace, job: SimpleNam
     name = f"02_tf_function-np2-{job.number}"
     results = read_results(site.folder / "results" / f"{name}.json")
     assert (results["stage"], results["ranks"]) == ("02_tf_function", 2)
-    assert (results["batch_size"], results["global_batch"]) == (32, 64)
+    assert results["batch_size"] == 32
     assert job.output.endswith(f"submit: results in {site.folder}/results/{name}.json\n")
     timeline = (site.folder / "results" / f"{name}.timeline.json").read_text()
     assert "GLOO_ALLREDUCE" in timeline or "MPI_ALLREDUCE" in timeline
@@ -228,7 +228,7 @@ def test_ranks_that_do_not_find_each_other_stop(site: SimpleNamespace) -> None:
     words = ("-A", "myproject", "-N", "2", "submit/slurm.sbatch", "02", "--steps", "5")
     job = site.sbatch(*words, RANKS="1", PMI="none")
     assert job.info["JobState"] == "FAILED"
-    assert "02_tf_function: 2 processes started, Horovod sees 1" in job.output
+    assert "02_tf_function: 2 processes, Horovod sees 1" in job.output
     assert job.output.endswith("submit: the training ended with exit status 1\n")
     assert not list((site.folder / "results").glob(f"*-{job.number}.json"))
 
@@ -260,6 +260,8 @@ if "--results" in sys.argv and os.environ.get("STUB_RANKS"):
     results = {{"stage": "x", "ranks": int(os.environ["STUB_RANKS"]), "batch_size": 64}}
     path = Path(sys.argv[sys.argv.index("--results") + 1])
     path.write_text(json.dumps(results, indent=2))
+if any(word.endswith("/choose.py") for word in sys.argv):
+    print(os.environ.get("STUB_SWITCHES", ""))
 END
 exit ${{STUB_EXIT:-0}}
 """
@@ -316,7 +318,8 @@ class Site:
             },
         }[script]
         keep = {"HOME": os.environ.get("HOME", "/"), "PATH": f"{self.bin}:/usr/bin:/bin"}
-        env = {**keep, "PYTHONPATH": "/from/a/module", "STUB_RANKS": "4", **variables, **extra}
+        plain = {"PYTHONPATH": "/from/a/module", "STUB_RANKS": "4", "CHOOSE": "0"}
+        env = {**keep, **plain, **variables, **extra}
         here = Path("/") if script != "thetagpu.cobalt" else self.repo
         command = ["bash", str(self.repo / "submit" / script), *words]
         env = {name: value for name, value in env.items() if value != "(unset)"}
@@ -418,7 +421,7 @@ def test_cobalt_one_node(tmp_path: Path) -> None:
     assert process.returncode == 0, process.stderr
     repo = str(site.repo)
     logs = f"{repo}/results/logs/04_tf_profiler-np4-1234567"
-    profile = ("--logdir", logs, "--profile-steps", 10, 20)
+    profile = ("--logdir", logs)
     container = ["singularity", "exec", "--nv", "-B", repo, "-B", "/lus", str(site.image)]
     training = site.training("04_tf_profiler", 4, *profile, "--steps", 50)
     assert site.called == [[*container, "horovodrun", "-np", "4", *training]]
@@ -462,6 +465,37 @@ def test_slurm_many_nodes(tmp_path: Path) -> None:
     launcher += ["--cpus-per-task=32", "--cpu-bind=cores"]
     container = ["apptainer", "exec", "--nv", "-B", str(site.repo), str(site.image)]
     assert site.called == [[*launcher, *container, *site.training("06_optimized", 4)]]
+
+
+def test_06_chooses_its_switches_before_the_ranks_start(tmp_path: Path) -> None:
+    site = Site(tmp_path, "apptainer")
+    container = ["apptainer", "exec", "--nv", "-B", str(site.repo), str(site.image)]
+    choose = [*container, "python3", f"{site.repo}/06_optimized/choose.py", "--data", site.data]
+    launch = [*container, "horovodrun", "-np", "4"]
+    fastest = {"STUB_SWITCHES": "--xla on --precision mixed_bfloat16 --steps-per-call 50"}
+    extra = {"RANKS": "4", "CHOOSE": "(unset)", **fastest}
+    process = site.run("slurm.sbatch", "06", "--batch-size", "256", **extra)
+    assert process.returncode == 0, process.stderr
+    options = [*fastest["STUB_SWITCHES"].split(), "--batch-size", 256]
+    assert site.called == [
+        [*map(str, choose), "--batch-size", "256"],
+        [*launch, *site.training("06_optimized", 4, *options)],
+    ]
+    for words in (["06", "--xla", "off"], ["02"]):  # the user's own choice; nothing to choose
+        site.calls.unlink()
+        assert site.run("slurm.sbatch", *words, **extra).returncode == 0
+        stage = {"06": "06_optimized", "02": "02_tf_function"}[words[0]]
+        assert site.called == [[*launch, *site.training(stage, 4, *words[1:])]]
+
+
+def test_without_a_choice_06_trains_with_its_defaults(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.add("python3", "#!/bin/sh\necho 'choose.py: none of them trained' >&2\nexit 1\n")
+    extra = {"RANKS": "4", "CONTAINER": "none", "CHOOSE": "1"}
+    process = site.run("slurm.sbatch", "06", **extra)
+    assert process.returncode == 0, process.stderr
+    assert "submit: choose.py found none: training with the defaults\n" in process.stdout
+    assert site.called == [["horovodrun", "-np", "4", *site.training("06_optimized", 4)]]
 
 
 def test_another_launcher_and_another_container(tmp_path: Path) -> None:
@@ -531,12 +565,12 @@ def test_files_outside_are_mounted(tmp_path: Path) -> None:
 
 def test_every_stage_by_number_and_by_folder(tmp_path: Path) -> None:
     site = Site(tmp_path, "apptainer")
-    for stage in STAGES:
+    for stage in {stage.folder: stage for stage in STAGES}.values():  # the last of a folder
         for name in (stage.number, stage.folder):
             process = site.run("slurm.sbatch", name, RANKS="4")
             assert process.returncode == 0, process.stderr
             assert site.called[-1][11] == str(site.repo / stage.folder / stage.file)
-            assert ("--profile-steps" in site.called[-1]) == stage.profiles
+            assert ("--logdir" in site.called[-1]) == stage.profiles
 
 
 @pytest.mark.parametrize("script", JOB_SCRIPTS)
