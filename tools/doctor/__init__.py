@@ -29,9 +29,12 @@ def examine(show: Callable[[str], None] = lambda step: None) -> Iterator[Finding
     there = python.is_there()
     first = [python.check_environment()]
     first += [python.check_packages()] if there else []
+    first += [] if there and not os.environ.get("WORKSHOP_PYTHON") else [python.check_python()]
     first += [machine.check_mnist()]
     yield from first
     yield machine.check_folders()
+    if python.installed("horovod") is None:
+        yield machine.check_compiler()
     yield machine.check_network(needed=any(finding.status == "fail" for finding in first))
     if there:
         yield from examine_tensorflow(show)

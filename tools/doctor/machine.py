@@ -13,8 +13,10 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
+from tools import data, horovod_build
 from tools.doctor.finding import Finding, fail, ok, warn
 from tools.doctor.python import shown
+from tools.logged_run import Problem
 from tools.machine import in_container
 from tools.stages import ROOT, results_path
 
@@ -72,14 +74,6 @@ def check_container() -> Finding:
 def check_mnist() -> Finding:
     path = Path(os.environ.get("MNIST_NPZ") or ROOT / "data" / "mnist.npz")
     try:
-        from tools import data
-    except ImportError as error:  # no environment: NumPy is not there to look inside
-        if path.is_file():
-            return warn(
-                "mnist", f"{shown(path)} is there, not verified ({error})", "./workshop setup"
-            )
-        return fail("mnist", f"{shown(path)}: it is not there", "./workshop data")
-    try:
         kind = data.verify(path)
     except data.DataError as error:
         what, _, mend = str(error).rpartition("; type: ")
@@ -88,6 +82,26 @@ def check_mnist() -> Finding:
         mend = "./workshop data (where there is a network)"
         return warn("mnist", f"{shown(path)} is a synthetic stand-in, not MNIST", mend)
     return ok("mnist", f"{shown(path)}, every byte of its images and labels verified")
+
+
+def check_compiler() -> Finding:
+    """What Horovod would be built with; the rest needs none."""
+    check, (oldest, newest) = "compiler", horovod_build.GXX
+    try:
+        horovod_build.check_compiler()
+    except Problem as problem:
+        what = str(problem).partition(". ")[0]
+        return warn(check, f"{what}; one rank needs neither", "sudo apt install build-essential")
+    version, name = horovod_build.compiler_version(), horovod_build.compiler()
+    if version is None:
+        return ok(check, f"{name}, not g++: Horovod was not tried with it")
+    if oldest <= version <= newest:
+        return ok(check, f"{name} {version}, which Horovod can be built with")
+    return warn(
+        check,
+        f"{name} {version}: Horovod is known to build with g++ {oldest} to {newest}",
+        "sudo apt install g++-12, then CXX=g++-12 ./workshop setup --horovod",
+    )
 
 
 def check_folders() -> Finding:

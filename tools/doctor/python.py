@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import site
 import sys
 from importlib import metadata
 from pathlib import Path
 
-from tools import environment
+from tools import environment, python_install
 from tools.doctor.finding import Finding, fail, ok, warn
 from tools.logged_run import Problem
 from tools.machine import TENSORFLOW_VERSION, choose_tensorflow, in_container
@@ -98,6 +99,26 @@ def check_environment() -> Finding:
     else:
         why = f"was made for Python {stamp.get('python')}, not {PYTHON}"
     return warn(check, f"{shown(folder)} {why}", "./workshop setup")
+
+
+def check_python() -> Finding:
+    """Which Python ./workshop would make the environment with."""
+    named = os.environ.get("WORKSHOP_PYTHON")
+    here = ".".join(map(str, sys.version_info[:2]))
+    try:
+        found = python_install.named_python(named) if named else None
+    except Problem as problem:
+        return fail("python", str(problem), "unset WORKSHOP_PYTHON")
+    if not found and python_install.fits(sys.version_info):
+        return ok("python", f"{PYTHON}, {sys.executable}")
+    found = found or python_install.find_python()
+    if found:
+        return ok("python", f"this is {here}; TensorFlow gets {found}")
+    return warn(
+        "python",
+        f"this is {here}; TensorFlow {TENSORFLOW_VERSION} needs {python_install.WANTED}",
+        f"./workshop setup (it gets Python {python_install.GET}, where there is a network)",
+    )
 
 
 def check_packages() -> Finding:
