@@ -15,8 +15,7 @@ from pathlib import Path
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl+C while TensorFlow loads: just end
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors only: keeps the log readable
-# Some virtual machines announce AMX but cannot run it; AVX-512 is the safe choice for 16 bit.
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # not AMX: some machines trap it
 import keras
 import numpy as np
 import tensorflow as tf
@@ -126,7 +125,7 @@ def train_network(args, history):
     x_train, x_test, y_train, y_test = get_dataset(args.data)
     plan_steps(args, x_train, y_train)
     if args.precision == "float32":
-        logging.info("float32: asked for, or no 16-bit units here; try --precision mixed_bfloat16")
+        logging.info("float32: asked for, or no 16-bit units here (--precision tries others)")
     keras.mixed_precision.set_dtype_policy(args.precision)
     model = MNISTClassifier()
     model(x_test[:1])  # the first call creates the weights

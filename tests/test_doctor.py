@@ -1,4 +1,4 @@
-"""./workshop doctor: right on this machine, and each fault gets its line and its mend."""
+"""./workshop doctor: right on this machine, and each fault gets its line and its fix."""
 
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ def test_nothing_fails_on_a_machine_where_the_tests_run(healthy) -> None:
     wanted = "container environment packages mnist folders network tensorflow gpu xla precision "
     wanted += "profiler plugin setuptools horovod"
     assert set(wanted.split()) <= set(found)
-    assert all(set(each) == {"check", "status", "what", "mend"} for each in found.values())
-    assert all(bool(each["mend"]) == (each["status"] != "ok") for each in found.values())
+    assert all(set(each) == {"check", "status", "what", "fix"} for each in found.values())
+    assert all(bool(each["fix"]) == (each["status"] != "ok") for each in found.values())
 
 
 def test_what_it_says_here_is_so(healthy) -> None:
@@ -152,10 +152,10 @@ def test_every_line_fits_100_columns(healthy) -> None:
 
 
 def test_colour_marks_the_status_and_nothing_else() -> None:
-    shown = finding.as_text(finding.fail("gpu", "broken", "mend it"), colour=True)
+    shown = finding.as_text(finding.fail("gpu", "broken", "fix it"), colour=True)
     assert shown.startswith("\x1b[31mfail\x1b[0m ") and shown.count("\x1b") == 2
     assert shown.replace("\x1b[31m", "").replace("\x1b[0m", "") == finding.as_text(
-        finding.fail("gpu", "broken", "mend it")
+        finding.fail("gpu", "broken", "fix it")
     )
 
 
@@ -173,8 +173,8 @@ def test_without_an_environment_it_still_runs_and_installs_nothing(tmp_path, mni
     assert ran.returncode == 1 and ran.stderr == ""
     lines = ran.stdout.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("fail  environment"))
-    mend = next(line for line in lines[at:] if "->" in line)
-    assert mend.strip().startswith("-> ./workshop setup")
+    fix = next(line for line in lines[at:] if "->" in line)
+    assert fix.strip().startswith("-> ./workshop setup")
     assert "\x1b" not in ran.stdout and max(map(len, lines)) <= 100
     assert list(tmp_path.iterdir()) == []
 
@@ -203,14 +203,14 @@ def test_a_python_that_does_not_fit(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("WORKSHOP_CACHE", str(tmp_path))
     none = python.check_python()
     assert none.status == "warn" and "this is 3.14" in none.what and "3.9 to 3.12" in none.what
-    assert none.mend.startswith("./workshop setup")
+    assert none.fix.startswith("./workshop setup")
     other = tmp_path / "python3.11"
     other.write_text('#!/bin/sh\necho "3 11 $0"\n')
     other.chmod(0o755)
     assert python.check_python() == finding.ok("python", f"this is 3.14; TensorFlow gets {other}")
     monkeypatch.setenv("WORKSHOP_PYTHON", "/nowhere/python3.12")
     wrong = python.check_python()
-    assert wrong.status == "fail" and wrong.mend == "unset WORKSHOP_PYTHON"
+    assert wrong.status == "fail" and wrong.fix == "unset WORKSHOP_PYTHON"
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_compiler_that_does_not_fit(tmp_path, monkeypatch, told, status, what)
     monkeypatch.delenv("CXX", raising=False)
     found = facts.check_compiler()
     assert found.status == status and what in found.what
-    assert ("apt install" in found.mend) == (status == "warn")
+    assert ("apt install" in found.fix) == (status == "warn")
 
 
 def test_an_unfinished_or_outdated_environment(tmp_path, monkeypatch) -> None:
@@ -247,7 +247,7 @@ def test_an_unfinished_or_outdated_environment(tmp_path, monkeypatch) -> None:
     stamp.write_text(json.dumps({**kept, "layers": {"run": "an older one"}}))
     outdated = python.check_environment()
     assert outdated.status == "warn" and "another requirements.txt" in outdated.what
-    assert outdated.mend == "./workshop setup"
+    assert outdated.fix == "./workshop setup"
 
 
 def test_the_pins_are_those_of_requirements_txt() -> None:
@@ -263,7 +263,7 @@ def test_a_package_that_is_not_the_pinned_one(tmp_path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(package(tmp_path, "rich", "", version="1.0"))
     found = python.check_packages()
     assert (found.status, found.what) == ("warn", f"rich is 1.0, not {python.pins()['rich']}")
-    assert found.mend.endswith(f"-m pip install --no-deps rich=={python.pins()['rich']}")
+    assert found.fix.endswith(f"-m pip install --no-deps rich=={python.pins()['rich']}")
 
 
 def test_a_package_that_is_missing(monkeypatch) -> None:
@@ -271,7 +271,7 @@ def test_a_package_that_is_missing(monkeypatch) -> None:
     monkeypatch.setattr(python, "installed", lambda name: None if name == "gast" else real(name))
     found = python.check_packages()
     assert (found.status, found.what) == ("fail", "gast is missing")
-    assert f"pip install --no-deps gast=={python.pins()['gast']}" in found.mend
+    assert f"pip install --no-deps gast=={python.pins()['gast']}" in found.fix
 
 
 def test_packages_of_the_home_folder_come_before_a_containers(tmp_path, monkeypatch) -> None:
@@ -282,7 +282,7 @@ def test_packages_of_the_home_folder_come_before_a_containers(tmp_path, monkeypa
     monkeypatch.setenv("WORKSHOP_PYTHON_ENV", "system")
     found = python.check_packages()
     assert "protobuf is 7.0.0" in found.what and found.status == "warn"
-    assert found.mend.startswith("export PYTHONNOUSERSITE=1")
+    assert found.fix.startswith("export PYTHONNOUSERSITE=1")
 
 
 def test_a_container_may_differ_in_the_last_digit(monkeypatch) -> None:
@@ -303,7 +303,7 @@ def test_an_import_that_crashes_is_a_line(tmp_path, mnist) -> None:
     status, found = run_doctor(package(tmp_path, "tensorflow", code))
     assert status == 1
     assert found["tensorflow"]["status"] == "fail" and "SIGILL" in found["tensorflow"]["what"]
-    assert "AVX" in found["tensorflow"]["mend"]
+    assert "AVX" in found["tensorflow"]["fix"]
     assert "xla" not in found and found["mnist"]["status"] == "ok"
 
 
@@ -315,7 +315,7 @@ def test_an_import_that_hangs_is_a_line(tmp_path, monkeypatch) -> None:
     found = training.check_tensorflow(probe.ask(["tensorflow", "xla"]))
     assert time.monotonic() - started < 10
     assert found.status == "fail" and "no answer after 1.5 s" in found.what
-    assert "WORKSHOP_VENV=" in found.mend
+    assert "WORKSHOP_VENV=" in found.fix
 
 
 def test_a_protobuf_that_tensorflow_cannot_load(tmp_path, mnist) -> None:
@@ -324,8 +324,8 @@ def test_a_protobuf_that_tensorflow_cannot_load(tmp_path, mnist) -> None:
     status, found = run_doctor(faults)
     assert status == 1
     pin = f"pip install --no-deps protobuf=={python.pins()['protobuf']}"
-    assert "protobuf is 7.0.0" in found["packages"]["what"] and pin in found["packages"]["mend"]
-    assert found["tensorflow"]["status"] == "fail" and pin in found["tensorflow"]["mend"]
+    assert "protobuf is 7.0.0" in found["packages"]["what"] and pin in found["packages"]["fix"]
+    assert found["tensorflow"]["status"] == "fail" and pin in found["tensorflow"]["fix"]
 
 
 def test_a_step_that_dies_does_not_take_the_next_with_it(tmp_path, monkeypatch) -> None:
@@ -342,7 +342,7 @@ def test_xla_that_does_not_compile(answers) -> None:
     del answers.results["xla"]
     answers.errors["xla"] = "killed by SIGSEGV"
     found = training.check_xla(answers)
-    assert found.status == "fail" and "SIGSEGV" in found.what and "./workshop setup" in found.mend
+    assert found.status == "fail" and "SIGSEGV" in found.what and "./workshop setup" in found.fix
 
 
 # --- the GPU ---
@@ -352,7 +352,7 @@ def test_hidden_gpus(gpu_driver, cuda_answers, monkeypatch) -> None:
     for value in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
         found = training.check_gpus(cuda_answers)
-        assert (found.status, found.mend) == ("fail", "unset CUDA_VISIBLE_DEVICES")
+        assert (found.status, found.fix) == ("fail", "unset CUDA_VISIBLE_DEVICES")
         assert f"CUDA_VISIBLE_DEVICES='{value}'" in found.what
 
 
@@ -364,26 +364,26 @@ def test_hidden_gpus_do_not_matter_where_there_are_none(answers, monkeypatch) ->
 def test_tensorflow_cpu_on_a_gpu_machine(gpu_driver, answers, monkeypatch) -> None:
     answers.results["tensorflow"]["cuda_build"] = False
     found = training.check_gpus(answers)
-    assert (found.status, found.mend) == ("fail", "./workshop setup")
+    assert (found.status, found.fix) == ("fail", "./workshop setup")
     assert "built for the CPU" in found.what
     monkeypatch.setenv("WORKSHOP_TENSORFLOW", "tensorflow-cpu")
-    assert training.check_gpus(answers).mend.startswith("unset WORKSHOP_TENSORFLOW")
+    assert training.check_gpus(answers).fix.startswith("unset WORKSHOP_TENSORFLOW")
 
 
 def test_nv_forgotten(gpu_driver, cuda_answers, monkeypatch) -> None:
     cuda_answers.results["libraries"]["cuda"] = None
     outside = training.check_gpus(cuda_answers)
-    assert outside.status == "fail" and "LD_LIBRARY_PATH" in outside.mend
+    assert outside.status == "fail" and "LD_LIBRARY_PATH" in outside.fix
     monkeypatch.setenv("APPTAINER_CONTAINER", "/images/workshop.sif")
     inside = training.check_gpus(cuda_answers)
-    assert inside.status == "fail" and "exec --nv" in inside.mend
+    assert inside.status == "fail" and "exec --nv" in inside.fix
 
 
 def test_an_old_driver(gpu_driver, cuda_answers) -> None:
     text = (gpu_driver / "version").read_text()
     (gpu_driver / "version").write_text(text.replace("570.124.06", "470.82.01"))
     found = training.check_gpus(cuda_answers)
-    assert found.status == "fail" and "470.82.01" in found.what and "525" in found.mend
+    assert found.status == "fail" and "470.82.01" in found.what and "525" in found.fix
 
 
 def test_cuda_libraries_that_are_missing(gpu_driver, cuda_answers) -> None:
@@ -393,7 +393,7 @@ def test_cuda_libraries_that_are_missing(gpu_driver, cuda_answers) -> None:
     )
     found = training.check_gpus(cuda_answers)
     assert found.status == "fail" and "'libcudnn.so.8'" in found.what
-    assert "nvidia-smi" in found.mend and "./workshop setup" in found.mend
+    assert "nvidia-smi" in found.fix and "./workshop setup" in found.fix
 
 
 def test_a_gpu_without_its_driver(answers, monkeypatch, tmp_path) -> None:
@@ -403,7 +403,7 @@ def test_a_gpu_without_its_driver(answers, monkeypatch, tmp_path) -> None:
     (card / "class").write_text("0x030200\n")
     monkeypatch.setattr(facts, "PCI_DEVICES", tmp_path / "pci")
     found = training.check_gpus(answers)
-    assert found.status == "warn" and "install the NVIDIA driver" in found.mend
+    assert found.status == "warn" and "install the NVIDIA driver" in found.fix
     (card / "class").write_text("0x040300\n")  # its sound device
     assert training.check_gpus(answers).status == "ok"
 
@@ -441,7 +441,7 @@ def test_precision_of_a_cpu_is_measured(real, answers) -> None:
 def test_amx_that_traps(monkeypatch) -> None:
     trapped = Answers(errors={"amx": "killed by SIGILL"})
     found = training.check_amx(trapped)
-    assert found.status == "warn" and "export ONEDNN_MAX_CPU_ISA=" in found.mend
+    assert found.status == "warn" and "export ONEDNN_MAX_CPU_ISA=" in found.fix
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_AMX")
     assert training.check_amx(trapped).status == "fail"
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
@@ -467,14 +467,14 @@ def test_a_broken_plugin(answers, monkeypatch) -> None:
     answers.errors["plugin"] = "ImportError: cannot import name '_pywrap_profiler_plugin'"
     found = training.check_plugin(answers)
     assert found.status == "fail" and "_pywrap_profiler_plugin" in found.what
-    assert "--force-reinstall" in found.mend and "tensorboard-plugin-profile==" in found.mend
+    assert "--force-reinstall" in found.fix and "tensorboard-plugin-profile==" in found.fix
     real = python.installed
     newer = {"tensorboard-plugin-profile": "2.19.5", "protobuf": "7.0.0"}
     monkeypatch.setattr(training, "installed", lambda name: newer.get(name) or real(name))
     found = training.check_plugin(answers)
     for name in newer:
-        assert f"{name}=={python.pins()[name]}" in found.mend
-    assert "tensorboard==" not in found.mend
+        assert f"{name}=={python.pins()[name]}" in found.fix
+    assert "tensorboard==" not in found.fix
 
 
 def test_a_plugin_of_another_tensorflow(answers, monkeypatch) -> None:
@@ -483,7 +483,7 @@ def test_a_plugin_of_another_tensorflow(answers, monkeypatch) -> None:
     monkeypatch.setattr(training, "installed", lambda name: newer.get(name) or real(name))
     found = training.check_plugin(answers)
     assert found.status == "warn" and "2.19.5 is not the one" in found.what
-    assert "tensorboard-plugin-profile==" in found.mend
+    assert "tensorboard-plugin-profile==" in found.fix
 
 
 def test_setuptools_without_pkg_resources(tmp_path, monkeypatch) -> None:
@@ -493,7 +493,7 @@ def test_setuptools_without_pkg_resources(tmp_path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(folder)
     found = training.check_pkg_resources(probe.ask(["pkg_resources"]))
     assert found.status == "fail" and "82.0.0" in found.what
-    assert found.mend.endswith(f"setuptools=={python.pins()['setuptools']}")
+    assert found.fix.endswith(f"setuptools=={python.pins()['setuptools']}")
 
 
 def by_name(found: list[Finding]) -> dict[str, Finding]:
@@ -505,7 +505,7 @@ def test_a_driver_that_keeps_the_counters_to_the_administrator(gpu_driver, cuda_
     (gpu_driver / "params").write_text("RmProfilingAdminOnly: 1\nDmaRemapPeerMmio: 1\n")
     found = by_name(training.check_profiler(cuda_answers))["counters"]
     assert found.status == "warn" and "RmProfilingAdminOnly: 1" in found.what
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in found.mend
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in found.fix
     a100(cuda_answers)
     cuda_answers.results["profiler"]["gpu"] = True  # recorded all the same: then that is so
     assert by_name(training.check_profiler(cuda_answers))["counters"].status == "ok"
@@ -515,7 +515,7 @@ def test_no_cupti_on_a_gpu_machine(gpu_driver, cuda_answers) -> None:
     assert by_name(training.check_profiler(cuda_answers))["cupti"].status == "ok"
     cuda_answers.results["libraries"]["cupti"] = None
     found = by_name(training.check_profiler(cuda_answers))["cupti"]
-    assert found.status == "warn" and "LD_LIBRARY_PATH" in found.mend
+    assert found.status == "warn" and "LD_LIBRARY_PATH" in found.fix
 
 
 def test_a_profile_without_gpu_events(gpu_driver, cuda_answers) -> None:
@@ -544,7 +544,7 @@ def test_more_ranks_than_horovod_sees(with_horovod, monkeypatch, launcher) -> No
     monkeypatch.setenv(launcher, "4")
     found = training.check_horovod(with_horovod)
     assert found.status == "fail" and f"sees 1 rank(s), but {launcher}=4" in found.what
-    assert found.mend.startswith("horovodrun -np 4 ")
+    assert found.fix.startswith("horovodrun -np 4 ")
 
 
 def test_two_ranks_that_horovod_has_joined(with_horovod) -> None:
@@ -590,7 +590,7 @@ def test_no_horovod(answers, monkeypatch) -> None:
     assert training.check_horovod(answers).status == "warn"
     monkeypatch.setenv("PMI_SIZE", "2")
     found = training.check_horovod(answers)
-    assert (found.status, found.mend) == ("fail", "./workshop setup --horovod")
+    assert (found.status, found.fix) == ("fail", "./workshop setup --horovod")
 
 
 def test_a_horovod_that_does_not_load(answers, monkeypatch) -> None:
@@ -599,7 +599,7 @@ def test_a_horovod_that_does_not_load(answers, monkeypatch) -> None:
     monkeypatch.setattr(training, "installed", lambda name: "0.28.1")
     found = training.check_horovod(answers)
     assert found.status == "fail" and "undefined symbol" in found.what
-    assert found.mend.endswith("./workshop setup --horovod")
+    assert found.fix.endswith("./workshop setup --horovod")
 
 
 # --- data, folders, network, container ---
@@ -610,11 +610,11 @@ def test_data_that_is_missing_corrupt_or_drawn(tmp_path, monkeypatch, mnist) -> 
     monkeypatch.setenv("MNIST_NPZ", str(path))
     missing = facts.check_mnist()
     assert missing.status == "fail" and "it is not there" in missing.what
-    assert missing.mend.startswith(f"./workshop data --output {path}")
+    assert missing.fix.startswith(f"./workshop data --output {path}")
     whole = mnist.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     cut = facts.check_mnist()
-    assert cut.status == "fail" and "not a whole npz" in cut.what and "./workshop data" in cut.mend
+    assert cut.status == "fail" and "not a whole npz" in cut.what and "./workshop data" in cut.fix
     damaged = bytearray(whole)
     damaged[len(whole) // 2] ^= 0xFF
     path.write_bytes(damaged)
@@ -628,7 +628,7 @@ def test_folders_that_cannot_be_written(tmp_path, monkeypatch) -> None:
     for place in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/results")):
         monkeypatch.setenv("WORKSHOP_RESULTS", str(place))
         found = facts.check_folders()
-        assert found.status == "fail" and "WORKSHOP_RESULTS=" in found.mend, place
+        assert found.status == "fail" and "WORKSHOP_RESULTS=" in found.fix, place
     monkeypatch.setenv("WORKSHOP_RESULTS", str(tmp_path / "new"))
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "logs").write_text("in the way")
@@ -646,7 +646,7 @@ def test_room_on_the_disk(monkeypatch, free, status) -> None:
     usage = shutil._ntuple_diskusage(10**12, 0, int(free))
     monkeypatch.setattr(facts.shutil, "disk_usage", lambda path: usage)
     found = facts.check_folders()
-    assert found.status == status and (status == "ok" or "WORKSHOP_RESULTS=" in found.mend)
+    assert found.status == status and (status == "ok" or "WORKSHOP_RESULTS=" in found.fix)
 
 
 def test_a_proxy_that_answers_or_not(monkeypatch) -> None:
@@ -656,17 +656,17 @@ def test_a_proxy_that_answers_or_not(monkeypatch) -> None:
         assert facts.check_network(needed=True).status == "ok"
     found = facts.check_network(needed=True)
     assert found.status == "warn" and f"127.0.0.1:{port}" in found.what
-    assert "https_proxy" in found.mend
+    assert "https_proxy" in found.fix
     monkeypatch.setenv("https_proxy", "http://host:port")
-    assert facts.check_network(needed=True).mend == "export https_proxy=http://HOST:PORT"
+    assert facts.check_network(needed=True).fix == "export https_proxy=http://HOST:PORT"
 
 
 def test_no_route_matters_only_while_something_is_missing(monkeypatch) -> None:
     monkeypatch.setattr(facts, "OUTSIDE", "no-such-host.invalid")
     assert facts.check_network(needed=False).status == "ok"
     found = facts.check_network(needed=True)
-    assert found.status == "warn" and "export https_proxy=http://" in found.mend
-    assert "./workshop data" in found.mend
+    assert found.status == "warn" and "export https_proxy=http://" in found.fix
+    assert "./workshop data" in found.fix
 
 
 def test_outside_is_where_the_data_comes_from() -> None:

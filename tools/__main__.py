@@ -129,7 +129,7 @@ def data(argv: list[str]) -> int:
 def doctor(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="./workshop doctor",
-        description="Check this machine, and say how to mend what is wrong. Installs nothing.",
+        description="Check this machine, and say how to fix what is wrong. Installs nothing.",
     )
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
     args = parser.parse_args(argv)

@@ -12,7 +12,7 @@ COMMANDS = (
     ("test", "run the whole test suite, Horovod included"),
     ("data", "put verified MNIST at data/mnist.npz"),
     ("setup", "make the Python environment only; --test and --horovod add to it"),
-    ("doctor", "check this machine, and say how to mend what is wrong; installs nothing"),
+    ("doctor", "check this machine, and say how to fix what is wrong; installs nothing"),
 )
 NAMES = tuple(name for name, _ in COMMANDS)
 

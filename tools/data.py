@@ -373,7 +373,7 @@ def _write(path: Path, arrays: Arrays) -> None:
 def _cannot_write(path: Path, error: Exception) -> DataError:
     return DataError(
         f"cannot write {_shown(path)} ({_reason(error)}); "
-        "mend that, or choose another place: ./workshop data --output FILE"
+        "fix that, or choose another place: ./workshop data --output FILE"
     )
 
 

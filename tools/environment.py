@@ -205,7 +205,7 @@ def start_again(python: str) -> NoReturn:
 
 
 def ensure_venv(layers: list[str]) -> Path:
-    """The folder of a venv that holds the layers, made or mended where needed."""
+    """The folder of a venv that holds the layers, made or fixed where needed."""
     folder = venv_folder()
     tensorflow = choose_tensorflow(read_stamp(folder).get("tensorflow"))
     todo = plan(folder, layers, tensorflow)

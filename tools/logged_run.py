@@ -31,7 +31,7 @@ BOILERPLATE = re.compile(
 
 
 class Problem(Exception):
-    """Something the user can mend: shown as one clear line, never as a traceback."""
+    """Something the user can fix: shown as one clear line, never as a traceback."""
 
 
 def say(line: str) -> None:

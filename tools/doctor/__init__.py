@@ -1,4 +1,4 @@
-"""Checks the machine: one line for each thing, and how to mend it.
+"""Checks the machine: one line for each thing, and how to fix it.
 
 It must be of use just when things are broken. So it needs nothing but Python itself; whatever
 imports TensorFlow runs in another process, where it may crash or hang.

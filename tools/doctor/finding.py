@@ -18,29 +18,29 @@ class Finding:
     check: str
     status: str  # ok, warn (works, but not as well as it could) or fail
     what: str
-    mend: str = ""  # what to type or to change; empty where all is well
+    fix: str = ""  # what to type or to change; empty where all is well
 
 
 def ok(check: str, what: str) -> Finding:
     return Finding(check, "ok", what)
 
 
-def warn(check: str, what: str, mend: str) -> Finding:
-    return Finding(check, "warn", what, mend)
+def warn(check: str, what: str, fix: str) -> Finding:
+    return Finding(check, "warn", what, fix)
 
 
-def fail(check: str, what: str, mend: str) -> Finding:
-    return Finding(check, "fail", what, mend)
+def fail(check: str, what: str, fix: str) -> Finding:
+    return Finding(check, "fail", what, fix)
 
 
 def as_text(finding: Finding, colour: bool = False, width: int = WIDTH) -> str:
-    """The line of a finding, wrapped, and its mend beneath."""
+    """The line of a finding, wrapped, and its fix beneath."""
     head = f"{finding.status:<5} {finding.check:<11} "
     lines = wrapped(finding.what, width)
-    if finding.mend:
+    if finding.fix:
         lines += [
             "-> " + line if i == 0 else "   " + line
-            for i, line in enumerate(wrapped(finding.mend, width - 3))
+            for i, line in enumerate(wrapped(finding.fix, width - 3))
         ]
     text = head + ("\n" + " " * INDENT).join(lines)
     if colour:

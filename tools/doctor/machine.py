@@ -76,11 +76,11 @@ def check_mnist() -> Finding:
     try:
         kind = data.verify(path)
     except data.DataError as error:
-        what, _, mend = str(error).rpartition("; type: ")
-        return fail("mnist", what, f"{mend} (where there is a network)")
+        what, _, fix = str(error).rpartition("; type: ")
+        return fail("mnist", what, f"{fix} (where there is a network)")
     if kind == "synthetic":
-        mend = "./workshop data (where there is a network)"
-        return warn("mnist", f"{shown(path)} is a synthetic stand-in, not MNIST", mend)
+        fix = "./workshop data (where there is a network)"
+        return warn("mnist", f"{shown(path)} is a synthetic stand-in, not MNIST", fix)
     return ok("mnist", f"{shown(path)}, every byte of its images and labels verified")
 
 
@@ -107,17 +107,17 @@ def check_compiler() -> Finding:
 def check_folders() -> Finding:
     """Where results and profiles go: writable, and with room."""
     results = results_path()
-    mend = "WORKSHOP_RESULTS=$HOME/results ./workshop run (a folder that you may write)"
+    fix = "WORKSHOP_RESULTS=$HOME/results ./workshop run (a folder that you may write)"
     for folder in (results, results / "logs"):
         problem = cannot_write(folder)
         if problem:
-            return fail("folders", f"{shown(folder)}: {problem}", mend)
+            return fail("folders", f"{shown(folder)}: {problem}", fix)
     free = shutil.disk_usage(existing(results)).free
     what = f"{shown(results)} and {shown(results / 'logs')} are writable, {free / GB:.1f} GB free"
     if free < 0.1 * GB:
-        return fail("folders", what, f"make room, or use another disk: {mend}")
+        return fail("folders", what, f"make room, or use another disk: {fix}")
     if free < GB:
-        return warn("folders", what, f"make room, or use another disk: {mend}")
+        return warn("folders", what, f"make room, or use another disk: {fix}")
     return ok("folders", what)
 
 
@@ -149,12 +149,12 @@ def check_network(needed: bool) -> Finding:
         except ValueError:  # a port that is no number
             host, port = None, 0
         if not host:
-            mend = "export https_proxy=http://HOST:PORT"
-            return warn("network", f"https_proxy={proxy} names no host and port", mend)
+            fix = "export https_proxy=http://HOST:PORT"
+            return warn("network", f"https_proxy={proxy} names no host and port", fix)
         if answers(host, port):
             return ok("network", f"through the proxy {host}:{port}, which answers")
-        mend = f"correct https_proxy (or unset it where there is a direct route), or {where}"
-        return warn("network", f"the proxy {host}:{port} (https_proxy) does not answer", mend)
+        fix = f"correct https_proxy (or unset it where there is a direct route), or {where}"
+        return warn("network", f"the proxy {host}:{port} (https_proxy) does not answer", fix)
     if answers(OUTSIDE, 443):
         return ok("network", f"a direct route to {OUTSIDE}")
     what = f"no route to {OUTSIDE}, no https_proxy"

@@ -33,13 +33,13 @@ def check_tensorflow(answers: Answers) -> Finding:
         return ok(check, f"{what} {told['seconds']} s")
     what = f"import tensorflow: {shortened(error)}; so nothing that needs it was looked at"
     if "SIGILL" in error:
-        mend = "take a machine whose CPU has AVX (grep avx /proc/cpuinfo): the wheels need it"
-        return fail(check, what, mend)
+        fix = "take a machine whose CPU has AVX (grep avx /proc/cpuinfo): the wheels need it"
+        return fail(check, what, fix)
     if error.startswith("no answer"):
-        mend = (
+        fix = (
             "put the environment on a faster disk: WORKSHOP_VENV=/local/disk/venv ./workshop setup"
         )
-        return fail(check, what, mend)
+        return fail(check, what, fix)
     return fail(check, what, mend_versions("tensorflow", "keras", "numpy", "protobuf"))
 
 
@@ -89,8 +89,8 @@ def check_gpus(answers: Answers) -> Finding:
     said = list(dict.fromkeys(NO_GPU.findall(answers.said)))
     why = shortened("; ".join(said[-3:])) or "TensorFlow's log does not say why"
     note = f" (CUDA_VISIBLE_DEVICES={hidden})" if hidden else ""
-    mend = f"nvidia-smi must list the GPU (in a job: ask for one); if it does: {remake()}"
-    return fail(check, f"TensorFlow sees no GPU{note}: {why}", mend)
+    fix = f"nvidia-smi must list the GPU (in a job: ask for one); if it does: {remake()}"
+    return fail(check, f"TensorFlow sees no GPU{note}: {why}", fix)
 
 
 def mend_flavour() -> str:
@@ -156,11 +156,11 @@ def check_amx(amx: Answers) -> Finding:
         use = "ONEDNN_MAX_CPU_ISA=AVX512_CORE_AMX lets stages 05 and 06 use it"
         return ok("amx", f"works{told}; {use}")
     what = f"this CPU announces AMX, but a bfloat16 product with it failed: {shortened(error)}"
-    mend = f"export ONEDNN_MAX_CPU_ISA={SAFE_ISA}"
+    fix = f"export ONEDNN_MAX_CPU_ISA={SAFE_ISA}"
     if allowed is None:
-        return warn("amx", what, f"{mend} for your own code; stages 05 and 06 set it")
+        return warn("amx", what, f"{fix} for your own code; stages 05 and 06 set it")
     if "AMX" in allowed.upper() or allowed.upper() in ("ALL", "DEFAULT"):
-        return fail("amx", f"{what}; ONEDNN_MAX_CPU_ISA={allowed} allows it", mend)
+        return fail("amx", f"{what}; ONEDNN_MAX_CPU_ISA={allowed} allows it", fix)
     return ok("amx", f"{what}; ONEDNN_MAX_CPU_ISA={allowed} keeps it off")
 
 
@@ -194,8 +194,8 @@ def check_cupti(answers: Answers) -> Finding:
     found = answers.results.get("libraries", {}).get("cupti")
     if found:
         return ok("cupti", f"{found} is found")
-    mend = "export LD_LIBRARY_PATH=/usr/local/cuda/extras/CUPTI/lib64:$LD_LIBRARY_PATH"
-    return warn("cupti", "libcupti is not found: profiles will lack the GPU", mend)
+    fix = "export LD_LIBRARY_PATH=/usr/local/cuda/extras/CUPTI/lib64:$LD_LIBRARY_PATH"
+    return warn("cupti", "libcupti is not found: profiles will lack the GPU", fix)
 
 
 def check_counters(answers: Answers) -> Finding:
@@ -268,12 +268,10 @@ def check_horovod(answers: Answers) -> Finding:
     told = answers.results["horovod"]
     what = f"{told['version']} for TensorFlow, with {', '.join(told['built']) or 'no exchange'}"
     if told["size"] < started:
-        mend = f"horovodrun -np {started} python train_MNIST.py"
+        fix = f"horovodrun -np {started} python train_MNIST.py"
         if "MPI" not in told["built"]:
-            mend += (
-                " (this Horovod is built without MPI, so mpiexec and srun cannot join its ranks)"
-            )
-        return fail(check, f"{what}; it sees {told['size']} rank(s), but {asked}", mend)
+            fix += " (this Horovod is built without MPI, so mpiexec and srun cannot join its ranks)"
+        return fail(check, f"{what}; it sees {told['size']} rank(s), but {asked}", fix)
     if len(answers.results.get("gpus", [])) > 1 and "NCCL" not in told["built"]:
         what += "; without NCCL the GPUs exchange through the host"
         return warn(
