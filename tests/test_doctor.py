@@ -217,8 +217,8 @@ def test_a_python_that_does_not_fit(tmp_path, monkeypatch) -> None:
     ("told", "status", "what"),
     [
         ("g++ (Debian 14.2.0-19) 14.2.0", "ok", "g++ 14"),
-        ("g++ (Ubuntu 9.4.0-1ubuntu1~20.04.2) 9.4.0", "warn", "g++ 9: Horovod is known"),
-        ("g++ (GCC) 16.1.0 20270401", "warn", "g++ 16: Horovod is known"),
+        ("g++ (Ubuntu 9.4.0-1ubuntu1~20.04.2) 9.4.0", "warn", "g++ 9: Horovod is prepared"),
+        ("g++ (GCC) 16.1.0 20270401", "warn", "g++ 16: Horovod is prepared"),
         ("Apple clang version 17.0.0", "ok", "not g++"),
         (None, "warn", "g++ and make is missing"),
     ],

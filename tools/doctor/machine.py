@@ -99,7 +99,7 @@ def check_compiler() -> Finding:
         return ok(check, f"{name} {version}, which Horovod can be built with")
     return warn(
         check,
-        f"{name} {version}: Horovod is known to build with g++ {oldest} to {newest}",
+        f"{name} {version}: Horovod is prepared for g++ {oldest} to {newest}",
         "sudo apt install g++-12, then CXX=g++-12 ./workshop setup --horovod",
     )
 
