@@ -28,7 +28,7 @@ PATCHED = "third_party/flatbuffers/include/flatbuffers/stl_emulation.h"
 OLD, NEW = "  const size_type count_;\n", "  size_type count_;\n"
 # g++ 13 and later no longer include these by way of others.
 INCLUDES = "-include stdexcept -include cstdint"
-GXX = (11, 15)  # built with 12 and 14; the source is patched for all of these
+GXX = (11, 15)  # built with 14 as patched here, with 12 as it came; the others are likely
 WITHOUT = "WORKSHOP_HOROVOD=0 ./workshop test does without Horovod."
 
 
