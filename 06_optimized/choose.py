@@ -101,7 +101,7 @@ def main():
         found[way] = speed
     works = {way: speed for way, speed in found.items() if isinstance(speed, float)}
     if not works:
-        sys.exit("choose.py: none of them trained; python train_MNIST.py --steps 20 shows more")
+        sys.exit("choose.py: none of them trained in time; train_MNIST.py alone shows more")
     cache |= {key + way: speed for way, speed in found.items() if speed != "not reached"}
     part = CACHE.with_name(f"{CACHE.name}.{os.getpid()}")
     with contextlib.suppress(OSError):  # a folder that is read-only: the next time it tries again
