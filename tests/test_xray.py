@@ -93,6 +93,13 @@ def given(x, n):
     return x
 
 
+@tf.function(input_signature=[tf.TensorSpec([3], tf.float32)])
+def pinned(x):
+    with tf.device("/cpu:0"):
+        y = tf.sin(x)
+    return tf.cos(y)
+
+
 @tf.function(jit_compile=True, input_signature=[tf.TensorSpec([3], tf.int32)])
 def compiled(x):
     return tf.strings.as_string(2 * x)
@@ -167,7 +174,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict:
             assert old in text
             text = text.replace(old, new)
         (folder / "mutants" / f"{name}.py").write_text(text)
-    names = "called given compiled counts never plain missing"
+    names = "called given pinned compiled counts never plain missing"
     command = [sys.executable, "-c", PROCESS, str(folder), names]
     process = subprocess.run(
         command, cwd=ROOT, env=stage_environment(), capture_output=True, text=True, timeout=600
@@ -277,8 +284,15 @@ def test_a_function_with_a_signature_and_a_loop(runs: dict) -> None:
     (case,) = runs["given"]["cases"]
     assert (case["kernels"], case["once_a_call"]["kernels"]) == (2, 0)  # of a turn: Sum, AddV2
     assert ways(case) == [("host to device", 16)]
-    assert case["copies"][0]["cause"] == "IteratorGetNext leaves its components in host memory"
+    assert case["copies"][0]["cause"] == "IteratorGetNext runs on the host"
     assert "for one turn of its loop" in runs["given"]["text"]
+
+
+def test_a_function_that_says_where(runs: dict) -> None:
+    (case,) = runs["pinned"]["cases"]
+    assert (case["kernels"], case["without_kernel"]) == (1, [])
+    assert ways(case) == [("device to host", 12), ("host to device", 12)]
+    assert {copy["cause"] for copy in case["copies"]} == {"Sin runs on the host"}
 
 
 def test_a_compiled_function(runs: dict) -> None:

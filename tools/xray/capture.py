@@ -25,7 +25,6 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
 from tools import data
 from tools.logged_run import Problem
-from tools.xray.graph import quiet_stderr
 
 Function = type(tf.function(lambda: None))
 
@@ -62,9 +61,9 @@ def as_script(words: list[str]) -> Iterator[None]:
     """These words on the command line, nothing on the screen; then all as it was before."""
     root, numbers = logging.getLogger(), (signal.SIGINT, signal.SIGTERM)
     before = root.handlers[:], root.level, [signal.getsignal(number) for number in numbers]
-    quiet = contextlib.redirect_stdout(io.StringIO())
+    argv, nowhere = mock.patch.object(sys, "argv", words), io.StringIO()
     try:
-        with mock.patch.object(sys, "argv", words), quiet, quiet_stderr():
+        with argv, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
             yield
     finally:
         root.handlers[:], root.level = before[:2]

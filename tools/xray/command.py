@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from tools import launch
@@ -29,16 +33,30 @@ def run(what: str, file: Path | None) -> int:
     console = launch.console()
     console.width = min(console.width, 100)
     console.print("xray predicts placement, not time: what an A100 would get, found without a GPU.")
-    version = load_tensorflow()
-    from tools.xray import predict, show
+    with quiet_cpp():
+        version = load_tensorflow()
+        from tools.xray import predict, show
 
-    cases = predict.own_function(Path(script), function) if own else of_stages(stages)
+        cases = predict.own_function(Path(script), function) if own else of_stages(stages)
     show.show(cases, console)
     if file:
         text = json.dumps({"tensorflow": version, "cases": cases}, indent=1) + "\n"
         save(file, lambda part: part.write_text(text, encoding="utf-8"))
         console.print(f"wrote {file}", markup=False)
     return 0
+
+
+@contextlib.contextmanager
+def quiet_cpp() -> Iterator[None]:
+    """Keep off the screen what TensorFlow's C++ side prints; Python still reaches it."""
+    sys.stderr.flush()
+    with Path(os.devnull).open("w") as nowhere, os.fdopen(os.dup(2), "w", 1) as screen:
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            with contextlib.redirect_stderr(screen):
+                yield
+        finally:
+            os.dup2(screen.fileno(), 2)
 
 
 def load_tensorflow() -> str:
@@ -50,6 +68,8 @@ def load_tensorflow() -> str:
 
     from tools.xray import kernels
 
+    gc.freeze()  # what TensorFlow made while loading need not be looked through again
+    gc.set_threshold(50_000, 20, 100)
     known = kernels.registry()["tensorflow"]
     if tf.__version__ != known:
         raise Problem(
@@ -68,8 +88,6 @@ def of_stages(stages: list[Stage]) -> list[dict]:
     with tempfile.TemporaryDirectory() as folder:
         for stage in stages:
             line.show(stage.name)
-            for case in predict.script(stage.script, Path(folder)):
-                cases.append(case)
-                line.show(stage.name)
+            cases += predict.script(stage.script, Path(folder))
     line.clear()
     return cases

@@ -14,7 +14,6 @@ from tools.xray.graph import Placed
 # They hand on what they are given: the cause of a copy lies before them.
 HAND_ON = {"Identity", "Enter", "Switch", "Merge", "NextIteration", "Exit", "LoopCond"}
 
-
 Copy = dict[str, Any]  # direction, bytes (None: not known), dtype, from, to, cause
 
 
@@ -22,8 +21,7 @@ def find(placed: Placed, from_host: dict[str, str]) -> tuple[list[Copy], list[Co
     """The copies inside of loops, and those outside.
 
     `from_host` names the arguments that come from host memory at every call, and says from where.
-    Of the others TensorFlow keeps int32, strings and resources in host memory, the rest on the
-    device. A tensor is copied once for all that want it on the other side.
+    A tensor is copied once for all that want it on the other side.
     """
     ports = {name: kernels.ports(node) for name, node in placed.nodes.items()}
     inside: list[Copy] = []
@@ -33,9 +31,6 @@ def find(placed: Placed, from_host: dict[str, str]) -> tuple[list[Copy], list[Co
         for reference, wanted in zip(data_inputs(node), ports[node.name][0]):
             source, i = endpoint(placed, reference)
             made = ports[source.name][1][i]
-            if source.op == "_Arg":
-                host = source.name in from_host or kernels.stays_on_host(made.dtype)
-                made = made._replace(host=host)
             if made.host == wanted.host or (source.name, i) in seen:
                 continue
             seen.add((source.name, i))
@@ -96,6 +91,8 @@ def cause(
     for node in (target, source):
         if not kernels.find(node):
             return f"{kernels.describe(node)} has no GPU kernel"
+        if kernels.on_host(node) and node.op != "_Arg":
+            return f"{node.op} runs on the host"
     reader = "the compiled call" if kernels.compiled(target) else target.op
     if source.op == "_Arg":
         return f"int32 stays in host memory, {reader} reads it on the device"

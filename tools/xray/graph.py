@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
-import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -15,7 +12,6 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 from tensorflow.core.protobuf import config_pb2, device_properties_pb2, rewriter_config_pb2
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
-from tensorflow.python.framework import convert_to_constants
 from tensorflow.python.grappler import cluster, item, tf_optimizer
 from tensorflow.python.ops import handle_data_util
 
@@ -53,15 +49,15 @@ def a100() -> cluster.Cluster:
 
 def place(function: tf.types.experimental.ConcreteFunction, from_host: Collection[str]) -> Placed:
     """`from_host`: the arguments that are in host memory at every call, whatever their type."""
-    with quiet_stderr():
-        lowered, outputs = lower(function)
-        place_nodes(lowered, function, from_host)
-        kept = [node.name for node in lowered.node if kernels.acts(node)]
-        meta_graph = MetaGraphDef(graph_def=lowered)
-        meta_graph.collection_def["train_op"].node_list.value.extend([*outputs, *kept])
-        optimized, error = optimize(meta_graph)
-        meta_graph.graph_def.CopyFrom(optimized)
-        properties = item.Item(meta_graph).GetOpProperties()
+    graph, outputs = as_graph(function)
+    # Calls are inlined, loops become Enter, Switch and Exit. What XLA compiles stays a call.
+    inline = rewriter_config_pb2.RewriterConfig(optimizers=["function"], min_graph_nodes=-1)
+    inline.function_optimization = rewriter_config_pb2.RewriterConfig.AGGRESSIVE
+    graph = run_grappler(graph, outputs, inline)
+    for node in graph.node:
+        node.device = node.device or (CPU if belongs_on_host(node, from_host) else GPU)
+    optimized, error = optimize(graph, outputs)
+    properties = item.Item(meta_graph(optimized, outputs)).GetOpProperties()
     for node in optimized.node:
         if node.op == STAND_IN:
             node.op = "_Arg"
@@ -75,57 +71,67 @@ def place(function: tf.types.experimental.ConcreteFunction, from_host: Collectio
     )
 
 
-def lower(function: tf.types.experimental.ConcreteFunction) -> tuple[GraphDef, list[str]]:
-    """Calls are inlined, loops become Enter, Switch and Exit. What XLA compiles stays a call."""
-    if not function.function_def.attr["_XlaMustCompile"].b:
-        lowered = convert_to_constants._run_inline_graph_optimization(
-            function, lower_control_flow=True, aggressive_inlining=True
-        )
-        return lowered, [tensor.name for tensor in function.outputs]
-    graph = GraphDef(library=function.graph.as_graph_def().library)
-    graph.library.function.append(function.function_def)
-    for tensor in function.inputs:
-        graph.node.add(name=tensor.op.name, op="Placeholder")
-    call = graph.node.add(name="compiled_call", op="StatefulPartitionedCall")
-    call.input.extend(node.name for node in graph.node[:-1])
-    call.attr["_XlaMustCompile"].b = True
-    call.attr["f"].func.name = function.function_def.signature.name
-    for name, tensors in (("Tin", function.inputs), ("Tout", function.outputs)):
-        call.attr[name].list.type.extend(tensor.dtype.as_datatype_enum for tensor in tensors)
-    return graph, [f"{call.name}:{i}" for i in range(len(function.outputs))]
+def as_graph(function: tf.types.experimental.ConcreteFunction) -> tuple[GraphDef, list[str]]:
+    """Its graph and the names of its outputs. If XLA compiles all of it, that is one call."""
+    graph, outputs = function.graph.as_graph_def(), [tensor.name for tensor in function.outputs]
+    if function.function_def.attr["_XlaMustCompile"].b:
+        arguments = [tensor.op.name for tensor in function.inputs]
+        outputs = [f"compiled_call:{i}" for i in range(len(function.outputs))]
+        graph = GraphDef(library=graph.library)
+        graph.library.function.append(function.function_def)
+        graph.node.extend(NodeDef(name=name) for name in arguments)
+        call = graph.node.add(name="compiled_call", op="StatefulPartitionedCall", input=arguments)
+        call.attr["_XlaMustCompile"].b = True
+        call.attr["f"].func.name = function.function_def.signature.name
+        for name, tensors in (("Tin", function.inputs), ("Tout", function.outputs)):
+            call.attr[name].list.type.extend(tensor.dtype.as_datatype_enum for tensor in tensors)
+    given = {tensor.op.name: tensor for tensor in function.inputs}
+    for node in graph.node:
+        if node.name in given:
+            make_argument(node, given[node.name])
+    return graph, outputs
 
 
-def place_nodes(lowered: GraphDef, function, from_host: Collection[str]) -> None:
-    """On the GPU, as TensorFlow does it, whatever has a kernel for it."""
-    arguments = {tensor.op.name: tensor for tensor in function.inputs}
-    for node in lowered.node:
-        if node.name in arguments:
-            make_argument(node, arguments[node.name], node.name in from_host)
-        else:
-            node.device = GPU if kernels.find(node) else CPU
+def meta_graph(graph: GraphDef, outputs: list[str]) -> MetaGraphDef:
+    """With what must be kept: the outputs, and what acts."""
+    made = MetaGraphDef(graph_def=graph)
+    kept = [node.name for node in graph.node if kernels.acts(node)]
+    made.collection_def["train_op"].node_list.value.extend([*outputs, *kept])
+    return made
 
 
-def optimize(meta_graph: MetaGraphDef) -> tuple[GraphDef, str]:
-    """What grappler makes of the graph by default, and the error of an optimizer that failed."""
+def run_grappler(
+    graph: GraphDef, outputs: list[str], rewrites: rewriter_config_pb2.RewriterConfig
+) -> GraphDef:
     config = config_pb2.ConfigProto()
-    rewrites = config.graph_options.rewrite_options
-    rewrites.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.TWO
-    rewrites.min_graph_nodes = -1  # small graphs too
-    rewrites.fail_on_optimizer_errors = True
+    config.graph_options.rewrite_options.CopyFrom(rewrites)
+    return tf_optimizer.OptimizeGraph(config, meta_graph(graph, outputs), cluster=a100())
+
+
+def optimize(graph: GraphDef, outputs: list[str]) -> tuple[GraphDef, str]:
+    """What grappler makes of a graph by default, and the error of an optimizer that failed."""
+    twice = rewriter_config_pb2.RewriterConfig.TWO
+    rewrites = rewriter_config_pb2.RewriterConfig(
+        meta_optimizer_iterations=twice, min_graph_nodes=-1, fail_on_optimizer_errors=True
+    )
     try:
-        return tf_optimizer.OptimizeGraph(config, meta_graph, cluster=a100()), ""
+        return run_grappler(graph, outputs, rewrites), ""
     except tf.errors.InvalidArgumentError as error:
         rewrites.fail_on_optimizer_errors = False
-        return tf_optimizer.OptimizeGraph(config, meta_graph, cluster=a100()), str(error)
+        return run_grappler(graph, outputs, rewrites), str(error)
 
 
-def make_argument(node: NodeDef, tensor: tf.Tensor, from_host: bool) -> None:
-    """An argument whose shape is known, as it is at run time; lowering left one of any shape.
+def belongs_on_host(node: NodeDef, from_host: Collection[str]) -> bool:
+    """An argument by its type or origin; all else where it has no GPU kernel."""
+    if node.op in (STAND_IN, "_Arg"):
+        (dtype,) = kernels.types_of(node, "dtype" if node.op == STAND_IN else "T")
+        return node.name in from_host or kernels.stays_on_host(dtype)
+    return node.op in kernels.TF_DATA or not kernels.find(node)
 
-    Grappler forgets the shape of an _Arg, but not that of the operation that stands in for it.
-    """
+
+def make_argument(node: NodeDef, tensor: tf.Tensor) -> None:
+    """Grappler forgets the shape of an _Arg, but not that of an operation that stands in for it."""
     node.attr.clear()
-    node.device = CPU if from_host or kernels.stays_on_host(tensor.dtype.as_datatype_enum) else GPU
     if tensor.dtype == tf.resource:
         node.op = "_Arg"
         node.attr["T"].type = tensor.dtype.as_datatype_enum
@@ -152,19 +158,3 @@ def looped(graph: GraphDef) -> set[str]:
                 found.add(node.name)
                 waiting.append(node)
     return found
-
-
-@contextlib.contextmanager
-def quiet_stderr() -> Iterator[None]:
-    """Keep off the screen what C++ prints, which no reader can act on."""
-    sys.stderr.flush()
-    saved = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(nowhere)

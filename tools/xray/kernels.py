@@ -18,6 +18,9 @@ from tensorflow.python.framework import op_def_registry
 
 REGISTRY = Path(__file__).with_name("registry.json.gz")
 ALWAYS_HOST = {types_pb2.DT_RESOURCE, types_pb2.DT_STRING}
+# A GPU kernel exists, but these run where their iterator is: tf.data works on the host.
+TF_DATA = {"IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional"}
+TF_DATA |= {"OptionalGetValue", "OptionalHasValue"}
 CALLS = {"PartitionedCall", "StatefulPartitionedCall", "While"}
 
 
@@ -27,12 +30,6 @@ class Kernel(NamedTuple):
     priority: int
     allowed: dict[str, list[int]]  # the types that an attribute may have
     host: list[str]  # arguments that the kernel reads or writes in host memory
-
-
-# A GPU kernel exists, but these run where their iterator is: tf.data works on the host.
-TF_DATA = {"IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional"}
-TF_DATA |= {"OptionalGetValue", "OptionalHasValue"}
-BESIDE_ITERATOR = Kernel("CPU", "", 0, {}, ["components", "optional", "has_value"])
 
 
 class Port(NamedTuple):
@@ -56,8 +53,6 @@ def types_of(node: NodeDef, name: str) -> tuple[int, ...]:
 
 def find(node: NodeDef, devices: tuple[str, ...] = ("GPU", "DEFAULT")) -> Kernel | None:
     """The kernel that TensorFlow takes: of the first of these devices that has one."""
-    if node.op in TF_DATA and "GPU" in devices:
-        return BESIDE_ITERATOR
     label = node.attr["_kernel"].s.decode() if "_kernel" in node.attr else ""
     types = tuple((name, types_of(node, name)) for name in sorted(node.attr) if name[0] != "_")
     return look_up(node.op, label, types, devices)
@@ -80,6 +75,11 @@ def look_up(op: str, label: str, types: tuple, devices: tuple[str, ...]) -> Kern
     return None
 
 
+def on_host(node: NodeDef) -> bool:
+    """Placed there: it has no GPU kernel, hands over what tf.data made, or tf.device says so."""
+    return "CPU" in node.device.upper()
+
+
 def stays_on_host(dtype: int) -> bool:
     """Where TensorFlow keeps an argument, and what a function hands back, of this type."""
     return dtype in ALWAYS_HOST or dtype == types_pb2.DT_INT32
@@ -93,10 +93,10 @@ def compiled(node: NodeDef) -> bool:
 def ports(node: NodeDef) -> tuple[list[Port], list[Port]]:
     """The inputs and outputs of a node, by the rules of TensorFlow's MemoryTypesForNode.
 
-    A node without a GPU kernel has all in host memory. A kernel says what it wants there. A call
-    has no kernel of its own: int32 stays in host memory, unless XLA compiles what is called.
+    A node on the host has all in host memory. A GPU kernel says what it wants there. A call has
+    no kernel of its own: int32 stays in host memory, unless XLA compiles what is called.
     """
-    kernel = find(node)
+    kernel = None if on_host(node) else find(node)
     own = kernel is not None and node.op not in CALLS
     definition = op_def_registry.get(node.op)
 
@@ -121,7 +121,7 @@ def ports(node: NodeDef) -> tuple[list[Port], list[Port]]:
 def acts(node: NodeDef) -> bool:
     """It is there for what it does, not for a tensor: it assigns, prints, checks."""
     definition = op_def_registry.get(node.op)
-    return definition.is_stateful and not definition.output_arg
+    return definition is not None and definition.is_stateful and not definition.output_arg
 
 
 def dtype_name(dtype: int) -> str:

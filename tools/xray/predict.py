@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -52,10 +53,15 @@ def script(path: Path, folder: Path) -> Iterator[dict]:
     steps = STEPS_PER_CALL if "steps_per_call" in options else 1
     words = ["--data", str(capture.black_images(folder, 60_000 if steps > 1 else 1000))]
     words += ["--steps", "100", *(["--steps-per-call", str(steps)] if steps > 1 else [])]
-    for values in itertools.product(*switches.values()):
-        chosen = dict(zip(switches, values))
-        given = [word for name, value in chosen.items() for word in (f"--{name}", value)]
-        yield {**known, **figures(stage.step([*words, *given]), steps), **chosen}
+    with ThreadPoolExecutor(1) as thread:  # grappler needs no Python: the next is traced meanwhile
+        found = []
+        for values in itertools.product(*switches.values()):
+            chosen = dict(zip(switches, values))
+            given = [word for name, value in chosen.items() for word in (f"--{name}", value)]
+            call = stage.step([*words, *given])
+            found.append((chosen, thread.submit(figures, call, steps)))
+        for chosen, future in found:
+            yield {**known, **future.result(), **chosen}
 
 
 def own_function(path: Path, name: str) -> list[dict]:
@@ -107,7 +113,7 @@ def count(nodes: Iterable[NodeDef]) -> dict:
 
 def launches(node: NodeDef) -> bool:
     """Is it work for the device? Not if all that it makes is in host memory."""
-    if node.op in FREE or kernels.compiled(node) or not kernels.find(node):
+    if node.op in FREE or kernels.compiled(node) or kernels.on_host(node):
         return False
     outputs = kernels.ports(node)[1]
     return not outputs or not all(port.host for port in outputs)
