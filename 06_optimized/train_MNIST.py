@@ -1,6 +1,6 @@
 """The host has left the loop: now what the profile still shows beside the convolutions.
 One Adam kernel a weight, dropout drawn on the device, relu after the pool, one joined exchange.
-Speed: not measured yet.
+Speed: 986 img/s, 8.2x stage 00 (CPU, 2 cores, AMD EPYC, batch 64, 100 steps); A100s: README.md.
 python train_MNIST.py --steps 100 $(python choose.py)   with this machine's fastest switches
 """
 
