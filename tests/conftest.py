@@ -29,6 +29,8 @@ from tools.stages import ROOT
 # As stages 05 and 06 do, before any operation: a machine may announce AMX and yet trap it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# As 06 does: the same kernels on every CPU, and only oneDNN's allocator records its memory.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 # A background job starts with Ctrl+C ignored, and its children inherit that: here it must work.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -186,6 +188,7 @@ def profiled(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The logdir of stage 04, with steps 5 to 14 recorded."""
     logs = tmp_path_factory.mktemp("profiled") / "logs"
     options = ["--data", small, "--steps", 16, "--profile-steps", 5, 14, "--logdir", logs]
+    options += ["--xla", "on"]
     ended = run_main(load_script(stages("04")[0]), *options)
     assert ended.status == 0, ended.stderr
     return logs
