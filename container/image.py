@@ -100,7 +100,7 @@ class Found:
 
 def wanted_versions() -> dict[str, str]:
     """The workshop's versions, from where it keeps them."""
-    from tools.horovod_build import HOROVOD_VERSION
+    from tools.environment.horovod_build import HOROVOD_VERSION
     from tools.machine import TENSORFLOW_VERSION
 
     pinned = {normal(name): v for name, v in pins(ROOT / "requirements.txt").items()}
@@ -145,7 +145,7 @@ def trained(found: Found) -> tuple[bool, str]:
 
 
 def look() -> Found:
-    from tools.environment import IMPORTS, has_module
+    from tools.environment.start import IMPORTS, has_module
 
     training, error = train_stage_02()
     return Found(

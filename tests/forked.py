@@ -20,7 +20,7 @@ import horovod.tensorflow  # noqa: F401  here once, not in each script
 import line_profiler  # noqa: F401
 
 import tools.__main__ as workshop
-from tools import check, probe, watched  # noqa: F401  probe loads TensorFlow
+from tools.exercises import check, observe, watched  # noqa: F401  observe loads TensorFlow
 
 AT_ONCE = 2
 
@@ -49,7 +49,7 @@ def use_files(out: int, err: int) -> None:
 
 
 class Popen:
-    """What tools/watched.py needs of subprocess.Popen, for `python -m tools.probe PLAN`."""
+    """What watched.py needs of subprocess.Popen, for `python -m tools.exercises.observe PLAN`."""
 
     def __init__(self, command: list[str], cwd: Path, env: dict[str, str], **_: object) -> None:
         (out, out_end), (err, err_end) = os.pipe(), os.pipe()
@@ -64,8 +64,8 @@ class Popen:
             use_files(out_end, err_end)
             os.close(out_end)
             os.close(err_end)
-            probe.OUTPUT = os.dup(1)
-            probe.main(command[-1])
+            observe.OUTPUT = os.dup(1)
+            observe.main(command[-1])
 
         self.status: int | None = None
         self.pid = fork(run)
@@ -85,9 +85,8 @@ class Popen:
 
 def run_call(words: list[str], env: dict[str, str], out: str, err: str) -> int:
     os.environ.update(env)
-    sys.argv = ["workshop", *words]
     use_files(os.open(out, os.O_CREAT | os.O_WRONLY), os.open(err, os.O_CREAT | os.O_WRONLY))
-    return workshop.main()
+    return workshop.main(words)
 
 
 def run_job(calls: list[dict]) -> None:

@@ -22,11 +22,13 @@ from types import ModuleType
 import pytest
 from conftest import ROOT, stage_environment
 
-from tools import commands, environment, launch, machine
-from tools.environment import IMPORTS
-from tools.horovod_build import HOROVOD_VERSION
-from tools.logged_run import Problem
+from tools import commands, machine
+from tools.environment import start
+from tools.environment.horovod_build import HOROVOD_VERSION
+from tools.environment.start import IMPORTS
+from tools.ladder import launch
 from tools.machine import TENSORFLOW_VERSION
+from tools.problem import Problem
 from tools.stages import choose
 
 pytestmark = pytest.mark.timeout(240)
@@ -181,14 +183,14 @@ def test_workshop_needs_no_test_packages_for_many_ranks(monkeypatch, capsys) -> 
     """In the image Horovod is there; pytest and ruff are for `test` alone."""
     monkeypatch.setenv("WORKSHOP_PYTHON_ENV", "system")
     lacking = set(IMPORTS["test"].split())
-    monkeypatch.setattr(environment, "has_module", lambda name: name not in lacking)
+    monkeypatch.setattr(start, "has_module", lambda name: name not in lacking)
     started: list[list[str]] = []
-    monkeypatch.setattr(environment, "hand_over", lambda python, argv, venv: started.append(argv))
-    environment.start(["scale", "--ranks", "2"])
-    environment.start(["run", "--ranks", "2"])
+    monkeypatch.setattr(start, "hand_over", lambda python, argv, venv: started.append(argv))
+    start.start(["scale", "--ranks", "2"])
+    start.start(["run", "--ranks", "2"])
     assert started == [["scale", "--ranks", "2"], ["run", "--ranks", "2"]]
     with pytest.raises(Problem, match="lacks: pytest"):
-        environment.start(["test"])
+        start.start(["test"])
 
 
 def test_workshop_lets_horovodrun_choose_in_a_container(monkeypatch, tmp_path: Path) -> None:

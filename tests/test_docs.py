@@ -34,7 +34,9 @@ from PIL import Image
 from tests.conftest import stage_environment
 from tests.readme import Block, Ran, Readme, Walk, simple_commands
 from tests.test_equality import NEIGHBOURS
-from tools import bench, commands, results, scale, screenshots, table
+from tools import commands
+from tools.ladder import bench, results, scale, table
+from tools.report import screenshots
 from tools.stages import ROOT, STAGES, choose
 
 
@@ -884,7 +886,7 @@ def check_pictures(readmes: list[Readme], top: Path = ROOT) -> list[str]:
         if told != made.get(name):
             complaints.append(
                 f"{name}: older than what it shows: ./workshop results --write makes the chart, "
-                "python -m tools.screenshots the others"
+                "python -m tools.report.screenshots the others"
             )
     return complaints
 

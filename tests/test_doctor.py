@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from tests.conftest import SCRIPTS, stage_environment
-from tools import data, doctor, machine
-from tools.doctor import finding, probe, python, training
-from tools.doctor import machine as facts
+from tools import data, machine
+from tools.doctor import command as doctor
+from tools.doctor import finding, probe, python, system, training
 from tools.doctor.finding import Finding
 from tools.doctor.probe import Answers
 from tools.stages import ROOT
@@ -83,8 +83,8 @@ def gpu_driver(monkeypatch, tmp_path) -> Path:
     )
     (folder / "params").write_text("ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 0\n")
     monkeypatch.setattr(machine, "GPUS", folder / "gpus")
-    monkeypatch.setattr(facts, "DRIVER_VERSION", folder / "version")
-    monkeypatch.setattr(facts, "DRIVER_PARAMETERS", folder / "params")
+    monkeypatch.setattr(system, "DRIVER_VERSION", folder / "version")
+    monkeypatch.setattr(system, "DRIVER_PARAMETERS", folder / "params")
     return folder
 
 
@@ -229,7 +229,7 @@ def test_a_compiler_that_does_not_fit(tmp_path, monkeypatch, told, status, what)
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    found = facts.check_compiler()
+    found = system.check_compiler()
     assert found.status == status and what in found.what
     assert ("apt install" in found.fix) == (status == "warn")
 
@@ -401,7 +401,7 @@ def test_a_gpu_without_its_driver(answers, monkeypatch, tmp_path) -> None:
     card.mkdir(parents=True)
     (card / "vendor").write_text("0x10de\n")
     (card / "class").write_text("0x030200\n")
-    monkeypatch.setattr(facts, "PCI_DEVICES", tmp_path / "pci")
+    monkeypatch.setattr(system, "PCI_DEVICES", tmp_path / "pci")
     found = training.check_gpus(answers)
     assert found.status == "warn" and "install the NVIDIA driver" in found.fix
     (card / "class").write_text("0x040300\n")  # its sound device
@@ -608,44 +608,44 @@ def test_a_horovod_that_does_not_load(answers, monkeypatch) -> None:
 def test_data_that_is_missing_corrupt_or_drawn(tmp_path, monkeypatch, mnist) -> None:
     path = tmp_path / "mnist.npz"
     monkeypatch.setenv("MNIST_NPZ", str(path))
-    missing = facts.check_mnist()
+    missing = system.check_mnist()
     assert missing.status == "fail" and "it is not there" in missing.what
     assert missing.fix.startswith(f"./workshop data --output {path}")
     whole = mnist.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    cut = facts.check_mnist()
+    cut = system.check_mnist()
     assert cut.status == "fail" and "not a whole npz" in cut.what and "./workshop data" in cut.fix
     damaged = bytearray(whole)
     damaged[len(whole) // 2] ^= 0xFF
     path.write_bytes(damaged)
-    assert facts.check_mnist().status == "fail"
+    assert system.check_mnist().status == "fail"
     np.savez(path, **data.draw_synthetic())
-    assert facts.check_mnist().status == "warn"
+    assert system.check_mnist().status == "warn"
 
 
 def test_folders_that_cannot_be_written(tmp_path, monkeypatch) -> None:
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/results")):
         monkeypatch.setenv("WORKSHOP_RESULTS", str(place))
-        found = facts.check_folders()
+        found = system.check_folders()
         assert found.status == "fail" and "WORKSHOP_RESULTS=" in found.fix, place
     monkeypatch.setenv("WORKSHOP_RESULTS", str(tmp_path / "new"))
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "logs").write_text("in the way")
-    assert facts.check_folders().status == "fail"
+    assert system.check_folders().status == "fail"
 
 
 def test_a_folder_is_not_made_by_looking(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("WORKSHOP_RESULTS", str(tmp_path / "a" / "b"))
-    assert facts.check_folders().status == "ok"
+    assert system.check_folders().status == "ok"
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("free", "status"), [(5e7, "fail"), (5e8, "warn"), (5e9, "ok")])
 def test_room_on_the_disk(monkeypatch, free, status) -> None:
     usage = shutil._ntuple_diskusage(10**12, 0, int(free))
-    monkeypatch.setattr(facts.shutil, "disk_usage", lambda path: usage)
-    found = facts.check_folders()
+    monkeypatch.setattr(system.shutil, "disk_usage", lambda path: usage)
+    found = system.check_folders()
     assert found.status == status and (status == "ok" or "WORKSHOP_RESULTS=" in found.fix)
 
 
@@ -653,29 +653,29 @@ def test_a_proxy_that_answers_or_not(monkeypatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{port}")
-        assert facts.check_network(needed=True).status == "ok"
-    found = facts.check_network(needed=True)
+        assert system.check_network(needed=True).status == "ok"
+    found = system.check_network(needed=True)
     assert found.status == "warn" and f"127.0.0.1:{port}" in found.what
     assert "https_proxy" in found.fix
     monkeypatch.setenv("https_proxy", "http://host:port")
-    assert facts.check_network(needed=True).fix == "export https_proxy=http://HOST:PORT"
+    assert system.check_network(needed=True).fix == "export https_proxy=http://HOST:PORT"
 
 
 def test_no_route_matters_only_while_something_is_missing(monkeypatch) -> None:
-    monkeypatch.setattr(facts, "OUTSIDE", "no-such-host.invalid")
-    assert facts.check_network(needed=False).status == "ok"
-    found = facts.check_network(needed=True)
+    monkeypatch.setattr(system, "OUTSIDE", "no-such-host.invalid")
+    assert system.check_network(needed=False).status == "ok"
+    found = system.check_network(needed=True)
     assert found.status == "warn" and "export https_proxy=http://" in found.fix
     assert "./workshop data" in found.fix
 
 
 def test_outside_is_where_the_data_comes_from() -> None:
-    assert f"//{facts.OUTSIDE}/" in data.MIRROR_URL
+    assert f"//{system.OUTSIDE}/" in data.MIRROR_URL
 
 
 def test_the_container_is_named(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(facts, "DOCKER", tmp_path / "none")
-    assert facts.check_container().what.startswith("none")
+    monkeypatch.setattr(system, "DOCKER", tmp_path / "none")
+    assert system.check_container().what.startswith("none")
     monkeypatch.setenv("APPTAINER_CONTAINER", "/images/workshop.sif")
     monkeypatch.setenv("APPTAINER_NAME", "workshop.sif")
-    assert facts.check_container().what == "in an Apptainer container workshop.sif"
+    assert system.check_container().what == "in an Apptainer container workshop.sif"

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from tools import commands, environment, horovod_build, logged_run, machine
-from tools.logged_run import Problem
+from tools import commands, machine, progress
+from tools.environment import horovod_build, logged, start, venv
+from tools.problem import Problem
 
 ROOT = Path(__file__).resolve().parent.parent
 CPU = f"tensorflow-cpu=={machine.TENSORFLOW_VERSION}"
@@ -136,87 +137,87 @@ class FakePip:
 
     def make_venv(self, folder: Path) -> None:
         self.venvs += 1
-        script(folder / "bin" / "python", f"echo {environment.PYTHON}\n")
-        environment.write_stamp(folder, {"complete": False})
+        script(folder / "bin" / "python", f"echo {venv.PYTHON}\n")
+        venv.write_stamp(folder, {"complete": False})
 
 
 @pytest.fixture
 def pip(monkeypatch, tmp_path):
     fake = FakePip()
-    monkeypatch.setattr(environment, "PYTHON", "3.11")
-    for file in environment.REQUIREMENTS.values():
+    monkeypatch.setattr(venv, "PYTHON", "3.11")
+    for file in venv.REQUIREMENTS.values():
         (tmp_path / file).write_text("one==1\n")
-    monkeypatch.setattr(environment, "ROOT", tmp_path)
-    monkeypatch.setattr(environment, "run_logged", fake)
-    monkeypatch.setattr(environment, "make_venv", fake.make_venv)
-    monkeypatch.setattr(environment, "choose_tensorflow", lambda installed: CPU)
+    monkeypatch.setattr(venv, "ROOT", tmp_path)
+    monkeypatch.setattr(venv, "run_logged", fake)
+    monkeypatch.setattr(venv, "make_venv", fake.make_venv)
+    monkeypatch.setattr(venv, "choose_tensorflow", lambda installed: CPU)
     return fake
 
 
 def test_the_second_start_does_nothing(pip):
-    folder = environment.ensure_venv(["run"])
+    folder = venv.ensure_venv(["run"])
     assert len(pip.calls) == 1 and CPU in pip.calls[0]
     assert not any("requirements-test" in text for text in pip.calls[0])
-    assert environment.ensure_venv(["run"]) == folder
+    assert venv.ensure_venv(["run"]) == folder
     assert (len(pip.calls), pip.venvs) == (1, 1)
 
 
 def test_python_3_9_gets_a_pip_that_knows_the_wheels(pip, monkeypatch):
-    monkeypatch.setattr(environment, "PYTHON", "3.9")
-    environment.ensure_venv(["run"])
+    monkeypatch.setattr(venv, "PYTHON", "3.9")
+    venv.ensure_venv(["run"])
     assert pip.calls[0][-1].startswith("pip==") and CPU in pip.calls[1]
 
 
 def test_changed_requirements_are_installed_in_place(pip, tmp_path):
-    environment.ensure_venv(["run"])
+    venv.ensure_venv(["run"])
     (tmp_path / "requirements.txt").write_text("one==2\n")
-    environment.ensure_venv(["run"])
-    environment.ensure_venv(["run"])
+    venv.ensure_venv(["run"])
+    venv.ensure_venv(["run"])
     assert (len(pip.calls), pip.venvs) == (2, 1)
 
 
 def test_the_test_layer_is_added_and_stays(pip, tmp_path):
-    environment.ensure_venv(["run"])
-    environment.ensure_venv(["run", "test"])
+    venv.ensure_venv(["run"])
+    venv.ensure_venv(["run", "test"])
     assert (len(pip.calls), pip.venvs) == (2, 1)
     (tmp_path / "requirements.txt").write_text("one==2\n")
-    environment.ensure_venv(["run"])
+    venv.ensure_venv(["run"])
     assert str(tmp_path / "requirements-test.txt") in pip.calls[-1]
-    assert set(environment.read_stamp(tmp_path / ".venv")["layers"]) == {"run", "test"}
+    assert set(venv.read_stamp(tmp_path / ".venv")["layers"]) == {"run", "test"}
 
 
 @pytest.mark.parametrize(
     "damage", [{"complete": False}, {"tensorflow": GPU}, {"python": "3.7"}, None]
 )
 def test_a_half_made_or_unfitting_environment_is_remade(pip, damage):
-    folder = environment.ensure_venv(["run"])
+    folder = venv.ensure_venv(["run"])
     if damage:
-        environment.write_stamp(folder, {**environment.read_stamp(folder), **damage})
+        venv.write_stamp(folder, {**venv.read_stamp(folder), **damage})
     else:
         (folder / "bin" / "python").unlink()
     (folder / "leftover").write_text("")
-    environment.ensure_venv(["run"])
+    venv.ensure_venv(["run"])
     assert (len(pip.calls), pip.venvs) == (2, 2)
     assert not (folder / "leftover").exists()
     assert not list(folder.parent.glob("*.old"))
 
 
 def test_a_working_venv_of_another_python_is_kept_unless_asked(pip, monkeypatch):
-    folder = environment.ensure_venv(["run"])
+    folder = venv.ensure_venv(["run"])
     script(folder / "bin" / "python", "echo 3.10\n")
-    environment.write_stamp(folder, {**environment.read_stamp(folder), "python": "3.10"})
-    monkeypatch.setattr(environment, "PYTHON", "3.12")
-    environment.ensure_venv(["run"])
+    venv.write_stamp(folder, {**venv.read_stamp(folder), "python": "3.10"})
+    monkeypatch.setattr(venv, "PYTHON", "3.12")
+    venv.ensure_venv(["run"])
     assert pip.venvs == 1
     monkeypatch.setenv("WORKSHOP_PYTHON", sys.executable)
-    environment.ensure_venv(["run"])
+    venv.ensure_venv(["run"])
     assert pip.venvs == 2
 
 
 def test_a_failing_pip_is_told_and_nothing_half_made_stays(pip, tmp_path, capsys, monkeypatch):
     pip.status, pip.output = 1, "Collecting one\nERROR: one==1 is not for this Python\n"
-    monkeypatch.setattr(environment, "use_own_python", lambda: False)
-    assert environment.main(["run"]) == 1
+    monkeypatch.setattr(start, "use_own_python", lambda: False)
+    assert start.main(["run"]) == 1
     shown = capsys.readouterr().err
     log = tmp_path / ".venv-install.log"
     assert "one==1 is not for this Python" in shown
@@ -225,25 +226,25 @@ def test_a_failing_pip_is_told_and_nothing_half_made_stays(pip, tmp_path, capsys
 
 
 def test_without_a_network_the_old_environment_stays(pip, monkeypatch):
-    folder = environment.ensure_venv(["run"])
-    monkeypatch.setattr(environment, "choose_tensorflow", lambda installed: GPU)
+    folder = venv.ensure_venv(["run"])
+    monkeypatch.setattr(venv, "choose_tensorflow", lambda installed: GPU)
     pip.status = 1
     pip.output = (
         "WARNING: Retrying: Failed to establish a new connection: [Errno -2]\nERROR: none\n"
     )
     with pytest.raises(Problem, match=r"cannot be reached.*\./workshop setup"):
-        environment.ensure_venv(["run"])
-    assert environment.plan(folder, ["run"], CPU) == "ready"
+        venv.ensure_venv(["run"])
+    assert venv.plan(folder, ["run"], CPU) == "ready"
 
 
 def test_a_failed_update_is_tried_again(pip, tmp_path):
-    environment.ensure_venv(["run"])
+    venv.ensure_venv(["run"])
     (tmp_path / "requirements.txt").write_text("one==2\n")
     pip.status = 1
     with pytest.raises(Problem):
-        environment.ensure_venv(["run"])
+        venv.ensure_venv(["run"])
     pip.status = 0
-    environment.ensure_venv(["run"])
+    venv.ensure_venv(["run"])
     assert (len(pip.calls), pip.venvs) == (3, 1)
 
 
@@ -252,73 +253,73 @@ def test_a_folder_that_is_not_ours_is_left_alone(pip, monkeypatch, tmp_path):
     (tmp_path / "home" / "thesis.tex").write_text("years of work")
     monkeypatch.setenv("WORKSHOP_VENV", str(tmp_path / "home"))
     with pytest.raises(Problem, match="was not made by"):
-        environment.ensure_venv(["run"])
+        venv.ensure_venv(["run"])
     assert (tmp_path / "home" / "thesis.tex").read_text() == "years of work"
 
 
 def test_a_read_only_place_says_what_to_set(pip, monkeypatch):
     monkeypatch.setenv("WORKSHOP_VENV", "/proc/not-there/venv")
     with pytest.raises(Problem, match=r"WORKSHOP_VENV=\$HOME"):
-        environment.ensure_venv(["run"])
+        venv.ensure_venv(["run"])
 
 
 def test_a_python_without_ensurepip_gets_pip_from_the_index(tmp_path, monkeypatch):
     """As on Debian, where ensurepip is a package of its own."""
-    pip = f"pip-{environment.PIP_VERSION}-py3-none-any.whl"
+    pip = f"pip-{venv.PIP_VERSION}-py3-none-any.whl"
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(tmp_path)]
-    got = subprocess.run([*command, f"pip=={environment.PIP_VERSION}"], capture_output=True)
+    got = subprocess.run([*command, f"pip=={venv.PIP_VERSION}"], capture_output=True)
     if got.returncode:
         pytest.skip("pip cannot fetch pip here")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    monkeypatch.setattr(environment, "has_module", lambda name: name != "ensurepip")
-    environment.make_venv(tmp_path / "venv")
-    python = environment.python_of(tmp_path / "venv")
+    monkeypatch.setattr(venv, "has_module", lambda name: name != "ensurepip")
+    venv.make_venv(tmp_path / "venv")
+    python = venv.python_of(tmp_path / "venv")
     told = subprocess.run([python, "-m", "pip", "--version"], capture_output=True, text=True).stdout
-    assert told.startswith(f"pip {environment.PIP_VERSION} ") and str(tmp_path / "venv") in told
+    assert told.startswith(f"pip {venv.PIP_VERSION} ") and str(tmp_path / "venv") in told
     assert sorted(path.name for path in (tmp_path / "venv").iterdir() if path.is_file()) == [
         "pyvenv.cfg",
         "workshop.json",
     ]
     (tmp_path / pip).write_bytes(b"not pip")
     with pytest.raises(Problem, match="wrong SHA-256"):
-        environment.make_venv(tmp_path / "other")
+        venv.make_venv(tmp_path / "other")
 
 
 # --- a container ---
 
 
 def test_only_apptainer_and_singularity_are_containers(monkeypatch, tmp_path):
-    monkeypatch.setattr(environment, "has_module", lambda name: True)
-    assert not environment.use_own_python()
+    monkeypatch.setattr(venv, "has_module", lambda name: True)
+    assert not start.use_own_python()
     for name in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"):
         with monkeypatch.context() as inside:
             inside.setenv(name, "/images/tf.sif")
-            assert environment.use_own_python()
+            assert start.use_own_python()
             inside.setenv("WORKSHOP_PYTHON_ENV", "venv")
-            assert not environment.use_own_python()
+            assert not start.use_own_python()
     monkeypatch.setattr(machine, "CONTAINER", tmp_path)
-    assert environment.use_own_python()
-    monkeypatch.setattr(environment, "has_module", lambda name: name != "tensorflow")
-    assert not environment.use_own_python()
+    assert start.use_own_python()
+    monkeypatch.setattr(venv, "has_module", lambda name: name != "tensorflow")
+    assert not start.use_own_python()
 
 
 def test_workshop_python_env_is_checked(monkeypatch):
     monkeypatch.setenv("WORKSHOP_PYTHON_ENV", "system")
-    assert environment.use_own_python()
+    assert start.use_own_python()
     monkeypatch.setenv("WORKSHOP_PYTHON_ENV", "conda")
     with pytest.raises(Problem, match="either system or venv"):
-        environment.use_own_python()
+        start.use_own_python()
 
 
 def test_what_a_container_lacks_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(environment, "has_module", lambda name: name not in ("rich", "horovod"))
+    monkeypatch.setattr(venv, "has_module", lambda name: name not in ("rich", "horovod"))
     with pytest.raises(Problem, match=r"lacks: rich\. "):
-        environment.check_own_python(["run"], with_horovod=False)
+        start.check_own_python(["run"], with_horovod=False)
     with pytest.raises(Problem, match=r"lacks: rich, horovod\. "):
-        environment.check_own_python(["run", "test"], with_horovod=True)
-    monkeypatch.setattr(environment, "has_module", lambda name: True)
-    environment.check_own_python(["run"], with_horovod=False)
+        start.check_own_python(["run", "test"], with_horovod=True)
+    monkeypatch.setattr(venv, "has_module", lambda name: True)
+    start.check_own_python(["run"], with_horovod=False)
     assert "nothing is installed" in capsys.readouterr().err
 
 
@@ -342,25 +343,25 @@ def make_copy(folder: Path) -> Path:
     """The launcher and what it needs, with a tools/__main__.py that tells how it was started."""
     (folder / "tools").mkdir(parents=True)
     shutil.copy(ROOT / "workshop", folder)
-    names = ["__init__", "commands", "environment", "horovod_build", "logged_run", "machine"]
-    for name in [*names, "package_index", "python_install"]:
+    for name in ("__init__", "commands", "machine", "problem", "progress", "stages"):
         shutil.copy(ROOT / "tools" / f"{name}.py", folder / "tools")
+    shutil.copytree(ROOT / "tools" / "environment", folder / "tools" / "environment")
     (folder / "tools" / "__main__.py").write_text(
         "import json, os, sys\n"
         "path = os.environ['PYTHONPATH']\n"
         "print(json.dumps([sys.argv[1:], os.getcwd(), sys.prefix, __file__, path]))\n"
     )
-    copied = folder / "tools" / "environment.py"
+    copied = folder / "tools" / "environment" / "venv.py"
     text = copied.read_text().replace('f"pip=={PIP_VERSION}"', '"tiny==1.0"')  # no network
     copied.write_text(text)
     tiny_wheel(folder, "tensorflow_cpu", machine.TENSORFLOW_VERSION)
     tiny_wheel(folder, "tiny", "1.0")
-    for file in environment.REQUIREMENTS.values():
+    for file in venv.REQUIREMENTS.values():
         (folder / file).write_text("tiny==1.0\n")
     return folder
 
 
-def start(repo: Path, *arguments: str, cwd: Path | None = None, **env: str) -> subprocess.Popen:
+def launch(repo: Path, *arguments: str, cwd: Path | None = None, **env: str) -> subprocess.Popen:
     settings = {"WORKSHOP_TENSORFLOW": "tensorflow-cpu", "WORKSHOP_PYTHON_ENV": "venv"}
     settings.update(PIP_NO_INDEX="1", PIP_FIND_LINKS=str(repo), **env)
     return subprocess.Popen(
@@ -378,7 +379,7 @@ def repo(tmp_path_factory):
     """A copy whose environment two ./workshop have made at once."""
     pytest.importorskip("ensurepip")
     folder = make_copy(tmp_path_factory.mktemp("real") / "repo")
-    both = [start(folder, "setup"), start(folder, "setup")]
+    both = [launch(folder, "setup"), launch(folder, "setup")]
     told = [process.communicate(timeout=50)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], told
     return folder, told
@@ -388,7 +389,7 @@ def test_two_at_once_make_it_once(repo):
     folder, told = repo
     assert sum("Making the environment" in text for text in told) == 1
     assert sum("waiting for it" in text for text in told) == 1
-    python = environment.python_of(folder / ".venv")
+    python = venv.python_of(folder / ".venv")
     subprocess.run([python, "-I", "-c", "import tiny, tensorflow_cpu"], check=True)
 
 
@@ -397,7 +398,7 @@ def test_it_starts_from_a_subfolder_and_past_a_foreign_tools_package(repo):
     elsewhere = folder / "00_baseline"
     (elsewhere / "tools").mkdir(parents=True)
     (elsewhere / "tools" / "__init__.py").write_text("")
-    process = start(folder, "run", "--steps", "3", cwd=elsewhere, PYTHONPATH=str(elsewhere))
+    process = launch(folder, "run", "--steps", "3", cwd=elsewhere, PYTHONPATH=str(elsewhere))
     output, errors = process.communicate(timeout=30)
     assert process.returncode == 0 and errors == ""
     argv, cwd, prefix, file, path = json.loads(output)
@@ -413,14 +414,14 @@ def test_a_ready_environment_costs_no_noticeable_time(repo):
 
     before = seconds()
     for _ in range(3):
-        start(repo[0], "setup").communicate(timeout=30)
+        launch(repo[0], "setup").communicate(timeout=30)
     assert (seconds() - before) / 3 < 0.25  # about 0.05; pip takes longer only to start
 
 
 @pytest.mark.parametrize("arguments", [[], ["help"], ["--help"], ["-h"]])
 def test_help_needs_no_environment(tmp_path, arguments):
     copy = make_copy(tmp_path / "repo")
-    process = start(copy, *arguments, PYTHONSAFEPATH="1")
+    process = launch(copy, *arguments, PYTHONSAFEPATH="1")
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 0 and not (copy / ".venv").exists()
     assert all(re.search(rf"^  {name} ", output, re.M) for name in commands.NAMES)
@@ -428,7 +429,7 @@ def test_help_needs_no_environment(tmp_path, arguments):
 
 def test_help_of_a_command_needs_no_environment(tmp_path):
     copy = make_copy(tmp_path / "repo")
-    process = start(copy, "run", "--help")
+    process = launch(copy, "run", "--help")
     output, _ = process.communicate(timeout=30)
     assert json.loads(output)[0] == ["run", "--help"] and not (copy / ".venv").exists()
 
@@ -436,7 +437,7 @@ def test_help_of_a_command_needs_no_environment(tmp_path):
 @pytest.mark.parametrize("arguments", [["trian"], ["--steps"], ["setup", "--tset"]])
 def test_a_wrong_command_is_one_line_and_exit_2(tmp_path, arguments):
     copy = make_copy(tmp_path / "repo")
-    process = start(copy, *arguments)
+    process = launch(copy, *arguments)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 2 and errors.count("\n") == 1 and "workshop" in errors
     assert not (copy / ".venv").exists()
@@ -448,7 +449,7 @@ def test_a_wrong_command_is_one_line_and_exit_2(tmp_path, arguments):
 def test_an_interrupted_setup_leaves_nothing_half_made(tmp_path, number, status):
     pytest.importorskip("ensurepip")
     copy = make_copy(tmp_path / "repo")
-    process = start(copy, "setup")
+    process = launch(copy, "setup")
     deadline = time.monotonic() + 20
     while not (copy / ".venv" / "bin").exists():  # in the midst of it
         assert time.monotonic() < deadline and process.poll() is None
@@ -463,10 +464,10 @@ def test_an_interrupted_setup_leaves_nothing_half_made(tmp_path, number, status)
 
 
 def test_progress_goes_to_plain_lines_and_all_output_to_the_log(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(logged_run, "PLAIN_EVERY_S", 0.0)
+    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.0)
     command = ["sh", "-c", "echo Collecting keras==3.3.2; sleep 0.5; echo oops >&2; exit 3"]
     log = tmp_path / "log"
-    assert logged_run.run_logged(command, log, "Installing", environment.pip_doing) == 3
+    assert logged.run_logged(command, log, "Installing", venv.pip_doing) == 3
     assert "Installing: 0 s  Collecting keras\n" in capsys.readouterr().err
     assert log.read_text() == "Collecting keras==3.3.2\noops\n"
 
@@ -477,7 +478,7 @@ def test_an_interrupt_ends_the_children_too(tmp_path):
 
     log = tmp_path / "log"
     with pytest.raises(KeyboardInterrupt):
-        logged_run.run_logged(["sh", "-c", "sleep 300 & echo $!; wait"], log, "x", interrupt)
+        logged.run_logged(["sh", "-c", "sleep 300 & echo $!; wait"], log, "x", interrupt)
     child = int(log.read_text())
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline and running(child):
@@ -500,7 +501,7 @@ def horovod(monkeypatch, tmp_path):
     """A venv folder with a stamp, and a Horovod that can be imported once it was installed."""
     folder = tmp_path / "venv"
     (folder / "bin").mkdir(parents=True)
-    environment.write_stamp(folder, {"python": "3.11", "tensorflow": CPU, "complete": True})
+    venv.write_stamp(folder, {"python": "3.11", "tensorflow": CPU, "complete": True})
     monkeypatch.setenv("WORKSHOP_CACHE", str(tmp_path / "cache"))
     installed: list[str] = []
     monkeypatch.setattr(
@@ -535,7 +536,7 @@ def test_horovod_is_built_once_and_taken_from_the_cache_after(horovod, monkeypat
     horovod_build.ensure_horovod(folder)
     assert len(builds) == 1 and builds[0]["HOROVOD_WITH_TENSORFLOW"] == "1"
     assert installed[-1].endswith(".whl")
-    environment.write_stamp(folder, {"python": "3.11", "tensorflow": CPU, "complete": True})
+    venv.write_stamp(folder, {"python": "3.11", "tensorflow": CPU, "complete": True})
     installed.clear()  # a remade environment
     horovod_build.ensure_horovod(folder)
     assert len(builds) == 1 and installed
@@ -637,5 +638,5 @@ def test_no_package_is_pinned_twice():
 
 def test_what_a_container_must_have_is_what_is_pinned():
     pinned = "".join(file.read_text() for file in REQUIREMENTS).replace("-", "_")
-    for name in " ".join(environment.IMPORTS.values()).split():
+    for name in " ".join(start.IMPORTS.values()).split():
         assert name == "tensorflow" or re.search(rf"^{name}==", pinned, re.M), name

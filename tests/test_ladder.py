@@ -21,8 +21,11 @@ from matplotlib import image
 from rich.console import Console
 
 from tests.conftest import stage_environment
-from tools import ceiling, ladder, launch, machine, scale, stages, table
-from tools.logged_run import Problem
+from tools import machine, stages
+from tools.files import results_folder
+from tools.ladder import ceiling, launch, scale, table
+from tools.ladder import run as ladder
+from tools.problem import Problem
 from tools.stages import ROOT, STAGES
 
 WORKSHOP = [sys.executable, "-m", "tools"]  # what ./workshop starts
@@ -156,14 +159,14 @@ def test_a_failing_stage_is_a_row_and_the_others_run(fake_stages, mnist: Path, c
         c_silent="pass",
         d_good=GOOD,
     )
-    assert ladder.run(chosen, steps=5, batch_size=64, ranks=1) == 1
+    assert ladder.climb(chosen, steps=5, batch_size=64, ranks=1) == 1
     out, err = capfd.readouterr()
     assert out.count("FAILED") == 6  # a line when it happens, a row in the table
     assert re.search(r"d_good .* 640 ", out)
     assert "a_bad failed: a_bad: the reason" in err
     assert "b_killed failed: killed by SIGKILL" in err
     assert "c_silent failed: it wrote no results" in err
-    rows = json.loads((launch.results_folder() / "ladder.json").read_text())["rows"]
+    rows = json.loads((results_folder() / "ladder.json").read_text())["rows"]
     assert ["failed" in row for row in rows] == [True, True, True, False]
 
 
@@ -289,7 +292,7 @@ def test_repeats_become_their_median_row() -> None:
 
 def test_the_repeats_and_their_spread_are_shown(fake_stages, mnist: Path, capfd) -> None:
     chosen = fake_stages(a=GOOD, b=GOOD)
-    assert ladder.run(chosen, steps=5, batch_size=64, ranks=1, repeats=2) == 0
+    assert ladder.climb(chosen, steps=5, batch_size=64, ranks=1, repeats=2) == 0
     out = capfd.readouterr().out
     order = re.findall(r"^([ab]) +640 img/s", out, re.M)
     assert order == ["a", "b", "a", "b"]  # in turns

@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 
 from tests.test_environment import make_copy, plain_machine, script
-from tools import horovod_build, package_index, python_install
-from tools.logged_run import Problem
+from tools.environment import horovod_build, package_index, python_install
+from tools.problem import Problem
 
 ROOT = Path(__file__).resolve().parent.parent
 TAG, DIGEST = python_install.UV_WHEELS["Linux", "x86_64"]
@@ -105,7 +105,8 @@ def test_workshop_python_may_be_a_folder_that_uv_has_made(monkeypatch, tmp_path)
 
 
 def test_what_an_old_python_must_read_is_old_syntax():
-    for name in ("package_index", "python_install", "logged_run"):
+    inside = (f"environment/{name}" for name in ("package_index", "python_install", "logged"))
+    for name in (*inside, "problem", "progress"):
         text = (ROOT / "tools" / f"{name}.py").read_text()
         tree = ast.parse(text, feature_version=(3, 6))
         assert "from __future__" not in text  # annotations came with 3.7

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tools import compare, profile, report, report_text, trace, verdict
-from tools.logged_run import Problem
-from tools.profile import LABELS, Kernel, Operation, Profile, Step, Steps
+from tools.problem import Problem
+from tools.report import command as report
+from tools.report import compare, profile, text, trace, verdict
+from tools.report.profile import LABELS, Kernel, Operation, Profile, Step, Steps
 from tools.stages import ROOT, STAGES
 
 GPU_PROFILE = ROOT.parent / "shared" / "data" / "gpu_multi_worker.xplane.pb"
@@ -37,7 +38,7 @@ def only_file(logdir: Path) -> Path:
 
 def as_json(tmp_path: Path, *paths: Path) -> dict:
     file = tmp_path / "report.json"
-    assert report.run(list(paths), {"json": file}) == 0
+    assert report.make(list(paths), {"json": file}) == 0
     return json.loads(file.read_text())
 
 
@@ -134,12 +135,12 @@ def test_the_terminal_view(profiled: Path, tmp_path: Path, capsys: pytest.Captur
     assert max(map(len, shown.splitlines())) <= 100
     assert "\x1b" not in shown
     assert made["verdict"]["sentence"] in " ".join(shown.split())
-    assert f"Step time: {report_text.ms(made['steps']['average_ms'])} ms, the mean of 10" in shown
+    assert f"Step time: {text.ms(made['steps']['average_ms'])} ms, the mean of 10" in shown
     for step in made["steps"]["per_step"]:
-        time_told = re.escape(report_text.ms(step["total_ms"]))
+        time_told = re.escape(text.ms(step["total_ms"]))
         assert re.search(rf" {step['name']} [I#.]+ {time_told}$", shown, re.M)
     for op in made["operations"][:10]:
-        assert re.search(rf"{report_text.ms(op['self_ms'])} .*{re.escape(op['name'][-20:])}", shown)
+        assert re.search(rf"{text.ms(op['self_ms'])} .*{re.escape(op['name'][-20:])}", shown)
     assert "what XLA compiled is in no table" in shown  # stage 04 compiles with XLA
 
 
@@ -158,7 +159,7 @@ def test_colour_on_a_terminal_only(profiled: Path, capsys: pytest.CaptureFixture
 
     found, _ = report.load(profiled)
     console = Console(force_terminal=True, color_system="truecolor", width=100)
-    report_text.show(found, console)
+    text.show(found, console)
     shown = capsys.readouterr().out
     assert "\x1b[38;2;61;126;166m█" in shown  # host compute, in its colour
     plain = re.sub(r"\x1b\[[\d;]*m", "", shown)
@@ -238,7 +239,7 @@ def test_an_empty_window(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert made["operations"] == [] and made["verdict"]["kind"] == "unknown"
     assert "No operations recorded." in capsys.readouterr().out
     page = tmp_path / "page.html"
-    assert report.run([tmp_path / "logs"], {"html": page}) == 0 and page.exists()
+    assert report.make([tmp_path / "logs"], {"html": page}) == 0 and page.exists()
 
 
 def test_several_hosts(profiled: Path, tmp_path: Path) -> None:
@@ -253,7 +254,7 @@ def test_several_hosts(profiled: Path, tmp_path: Path) -> None:
     assert made["hosts"] == ["first:1", "second:2"]
     assert {item["host"] for item in made["memory"]["allocators"]} == {"first:1", "second:2"}
     events = tmp_path / "trace.json"
-    assert report.run([tmp_path], {"trace": events}) == 0
+    assert report.make([tmp_path], {"trace": events}) == 0
     names = {e["args"]["name"] for e in named(events.read_text(), "process_name")}
     assert names == {"first:1 /host:CPU", "second:2 /host:CPU"}
 
@@ -298,7 +299,7 @@ def test_a_device_comes_before_its_host(capsys: pytest.CaptureFixture) -> None:
         )
         for used in (True, False)
     ]
-    report_text.show(found, Console(width=100))
+    text.show(found, Console(width=100))
     shown = capsys.readouterr().out
     assert shown.index("operations on the device") < shown.index("operations on the host")
     assert max(map(len, shown.splitlines())) <= 100
@@ -422,7 +423,7 @@ def bad_inputs(tmp_path: Path, file: Path) -> dict[str, tuple[list, dict, str]]:
 def test_bad_input(profiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     for name, (paths, files, message) in bad_inputs(tmp_path, only_file(profiled)).items():
         before = sorted(tmp_path.rglob("*"))
-        assert report.run(paths, files) == 1, name
+        assert report.make(paths, files) == 1, name
         out, err = capsys.readouterr()
         assert out == "", name
         assert err.startswith("workshop: ") and err.count("\n") == 1 and message in err, name
@@ -436,7 +437,7 @@ def test_a_full_disk_leaves_nothing_behind(profiled: Path, tmp_path: Path) -> No
     part = tmp_path / f"page.html.{os.getpid()}"
     part.symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left"):
-        report.run([profiled], {"html": page})
+        report.make([profiled], {"html": page})
     assert page.read_text() == "before"
     assert not part.is_symlink()
 
@@ -534,7 +535,7 @@ def named(text: str, what: str) -> list[dict]:
 def test_trace_file(profiled: Path, tmp_path: Path) -> None:
     """What Perfetto and chrome://tracing read: complete events on named threads."""
     file = tmp_path / "trace.json.gz"
-    assert report.run([profiled], {"trace": file}) == 0
+    assert report.make([profiled], {"trace": file}) == 0
     text = gzip.decompress(file.read_bytes()).decode()
     threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in named(text, "thread_name")}
     assert "python" in threads.values()
@@ -571,7 +572,7 @@ def test_it_is_quick(profiled: Path, tmp_path: Path) -> None:
     report.load(profiled)  # the import
     files = {kind: tmp_path / f"report.{kind}" for kind in ("html", "json", "trace")}
     started = time.monotonic()
-    assert report.run([profiled], files) == 0
+    assert report.make([profiled], files) == 0
     assert time.monotonic() - started < 5
     assert only_file(profiled).stat().st_size > 500_000
 
@@ -581,5 +582,5 @@ def test_the_gpu_profile_is_quick(tmp_path: Path) -> None:
     report.load(GPU_PROFILE)
     files = {kind: tmp_path / f"report.{kind}" for kind in ("html", "json", "trace")}
     started = time.monotonic()
-    assert report.run([GPU_PROFILE], files) == 0
+    assert report.make([GPU_PROFILE], files) == 0
     assert time.monotonic() - started < 10

@@ -12,9 +12,11 @@ import pytest
 from browser import CHROMIUM, Browser
 from test_report import GPU_PROFILE, made_up, needs_gpu_profile, only_file
 
-from tools import report, report_page, trace, verdict
-from tools.profile import Kernel
-from tools.report_text import ms
+from tools.report import command as report
+from tools.report import trace, verdict
+from tools.report.page import page as page_of
+from tools.report.profile import Kernel
+from tools.report.text import ms
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium here: apt-get install chromium"
@@ -46,7 +48,7 @@ def made(profiled: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
 
 def write_page(folder: Path, *paths: Path) -> tuple[Path, dict]:
     files = {"html": folder / "page.html", "json": folder / "report.json"}
-    assert report.run(list(paths), files) == 0
+    assert report.make(list(paths), files) == 0
     return files["html"], json.loads(files["json"].read_text())
 
 
@@ -252,7 +254,7 @@ def test_fifty_thousand_events(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     profile = made_up({"other": 1.0})
     profile.verdict = verdict.judge(profile)
-    page.write_text(report_page.page([profile], [busy_timeline()], None))
+    page.write_text(page_of([profile], [busy_timeline()], None))
     browser.open(page)
     assert "50,000 events" in texts(browser, ".timeline p")[0]
     point = focus(browser)
@@ -339,7 +341,7 @@ def test_hostile_names_are_text(browser: Browser, made: tuple[Path, dict], tmp_p
     packed = trace.timeline(traces)
     assert set(HOSTILE) <= set(packed["strings"])
     page = tmp_path / "page.html"
-    page.write_text(report_page.page([found], [packed], None), encoding="utf-8")
+    page.write_text(page_of([found], [packed], None), encoding="utf-8")
     browser.open(page)
     titles = browser.evaluate("[...document.querySelectorAll('.name span')].map(e => e.title)")
     assert {*HOSTILE} <= {*titles}

@@ -12,8 +12,8 @@ from matplotlib import image
 from PIL import Image
 
 from tests.test_ladder import workshop
-from tools import bench, results, table
-from tools.logged_run import Problem
+from tools.ladder import bench, results, table
+from tools.problem import Problem
 from tools.stages import ROOT, STAGES, Stage
 
 
@@ -68,7 +68,7 @@ def test_write_puts_other_figures_into_the_readmes(copy: Path) -> None:
     ladder["rows"][2]["img_per_s"] = 7654.0
     kept.write_text(json.dumps(ladder))
     before = (copy / "README.md").read_text()
-    assert results.run(keep_last=False, write_readmes=True) == 0
+    assert results.run(keep=False, write=True) == 0
     after = (copy / "README.md").read_text()
     assert "7,654" in after and "7,654" not in before
     script = (copy / STAGES[2].folder / STAGES[2].file).read_text()
@@ -99,7 +99,7 @@ def test_keep_copies_the_runs_and_what_xray_predicts(copy: Path, monkeypatch) ->
     cases[0] |= {"xla": "off", "kernels": 4321, "compiled_calls": 0}
     text = json.dumps({"tensorflow": "2.17.1", "cases": cases})
     monkeypatch.setattr(results, "predict", lambda path: path.write_text(text))
-    assert results.run(keep_last=True, write_readmes=False) == 0
+    assert results.run(keep=True, write=False) == 0
     kept = (copy / "measured" / "ladder.json").read_text()
     assert "2027-01-01" in kept and "/home" not in kept
     assert results.kernels("02") == "4321"
@@ -117,7 +117,7 @@ def test_only_a_whole_real_run_is_kept(copy: Path, capsys, spoil, says: str) -> 
     spoil(ladder := last_run(copy))
     (copy / "results" / "ladder.json").write_text(json.dumps(ladder))
     old = (copy / "measured" / "ladder.json").read_text()
-    assert results.run(keep_last=True, write_readmes=True) == 1
+    assert results.run(keep=True, write=True) == 1
     assert says in capsys.readouterr().err
     assert (copy / "measured" / "ladder.json").read_text() == old
 
@@ -126,7 +126,7 @@ def test_only_a_whole_real_run_is_kept(copy: Path, capsys, spoil, says: str) -> 
 def test_measured_of_another_shape(copy: Path, capsys, content: str) -> None:
     (copy / "measured" / "ladder.json").write_text(content)
     before = (copy / "README.md").read_text()
-    assert results.run(keep_last=False, write_readmes=True) == 1
+    assert results.run(keep=False, write=True) == 1
     told = capsys.readouterr().err
     assert told.startswith("workshop: ") and told.count("\n") == 1 and "measured" in told
     assert (copy / "README.md").read_text() == before

@@ -130,7 +130,7 @@ def plain(x):
 PROCESS = """\
 import contextlib, io, json, logging, signal, sys
 from pathlib import Path
-from tools.logged_run import Problem
+from tools.problem import Problem
 from tools.xray import command
 
 def state():

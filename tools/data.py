@@ -7,7 +7,6 @@ that any Python can do it: an npz is a zip of arrays, and each is a short header
 
 from __future__ import annotations
 
-import argparse
 import ast
 import hashlib
 import http.client
@@ -20,7 +19,6 @@ import shlex
 import shutil
 import struct
 import subprocess
-import sys
 import tarfile
 import tempfile
 import threading
@@ -34,9 +32,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tools.logged_run import Problem
+from tools.problem import Problem
+from tools.stages import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_PATH = ROOT / "data" / "mnist.npz"
 
 Arrays = dict[str, memoryview]  # in the shapes below; NumPy takes them as they are
@@ -493,25 +491,7 @@ def _reason(error: Exception) -> str:
     return " ".join(str(text).split())[:200]
 
 
-def main(argv: list[str]) -> int:
-    """The command line of `./workshop data`."""
-    parser = argparse.ArgumentParser(
-        prog="./workshop data", description="Put verified MNIST at data/mnist.npz."
-    )
-    parser.add_argument(
-        "--synthetic", action="store_true", help="draw a stand-in instead: no network needed"
-    )
-    parser.add_argument("--force", action="store_true", help="replace even a good file")
-    parser.add_argument(
-        "--output", type=Path, default=DEFAULT_PATH, metavar="FILE", help="write to FILE instead"
-    )
-    options = parser.parse_args(argv)
-    try:
-        ensure(options.output, synthetic=options.synthetic, force=options.force)
-    except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("Stopped; no partial file was left.", file=sys.stderr)
-        return 130
+def run(synthetic: bool, force: bool, output: Path | None) -> int:
+    """`./workshop data`."""
+    ensure(output or DEFAULT_PATH, synthetic=synthetic, force=force)
     return 0

@@ -11,7 +11,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from tools.logged_run import Problem
+from tools.problem import Problem
 
 TENSORFLOW_VERSION = "2.17.1"
 FLAVOURS = {  # which TensorFlow package, and why

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from tools.problem import Problem
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -13,11 +14,6 @@ ROOT = Path(__file__).resolve().parent.parent
 # an addition each), three times over (forward, gradient of the weights, gradient of the input);
 # conv_1 has no gradient of its input. The rest (pooling, relu, Adam) is under 1 %.
 FLOP_PER_IMAGE = 2 * (2 * 26 * 26 * 32 * 9 + 3 * (24 * 24 * 64 * 288 + 9216 * 128 + 128 * 10))
-
-
-def results_path() -> Path:
-    """Where results and profiles go; it may not be there yet."""
-    return Path(os.environ.get("WORKSHOP_RESULTS") or ROOT / "results")
 
 
 @dataclass(frozen=True)
@@ -71,7 +67,7 @@ def lines_changed(stage: Stage) -> int | None:
     return sum(not line.startswith("+ Speed: ") for line in added)  # that one is measured
 
 
-class UnknownStage(Exception):
+class UnknownStage(Problem):
     """A stage was named that is not there."""
 
 

@@ -9,10 +9,10 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from tools import environment, python_install
 from tools.doctor.finding import Finding, fail, ok, warn
-from tools.logged_run import Problem
+from tools.environment import python_install, start, venv
 from tools.machine import TENSORFLOW_VERSION, choose_tensorflow, in_container
+from tools.problem import Problem
 from tools.stages import ROOT
 
 PIN = re.compile(r"^([\w.-]+)==([^\s;#]+)(?:; python_version < \"3\.(\d+)\")?")
@@ -29,11 +29,11 @@ def shown(path: Path | str) -> str:
 
 def remake() -> str:
     """What to type for a new environment."""
-    if environment.use_own_python() and in_container():
+    if start.use_own_python() and in_container():
         return "build the image again (container/README.md); till then WORKSHOP_PYTHON_ENV=venv"
-    if environment.use_own_python():
+    if start.use_own_python():
         return f"{sys.executable} -m pip install '{choose_tensorflow(None)}' -r requirements.txt"
-    return f"rm -r {shown(environment.venv_folder())} && ./workshop setup"
+    return f"rm -r {shown(venv.venv_folder())} && ./workshop setup"
 
 
 def install(*names: str) -> str:
@@ -45,7 +45,7 @@ def install(*names: str) -> str:
 
 def pins() -> dict[str, str]:
     """What requirements.txt asks of this Python, by name."""
-    found = map(PIN.match, (ROOT / environment.REQUIREMENTS["run"]).read_text().splitlines())
+    found = map(PIN.match, (ROOT / venv.REQUIREMENTS["run"]).read_text().splitlines())
     return {
         match[1].lower().replace("_", "-"): match[2]
         for match in found
@@ -67,14 +67,14 @@ def installed(name: str) -> str | None:
 
 def is_there() -> bool:
     """Whether this process runs in the environment that ./workshop would use."""
-    if environment.use_own_python():
+    if start.use_own_python():
         return True
-    return Path(sys.prefix).resolve() == environment.venv_folder().resolve()
+    return Path(sys.prefix).resolve() == venv.venv_folder().resolve()
 
 
 def check_environment() -> Finding:
-    check, folder = "environment", environment.venv_folder()
-    if environment.use_own_python():
+    check, folder = "environment", venv.venv_folder()
+    if start.use_own_python():
         return ok(check, f"the Python that is here, {PYTHON}: {sys.executable}")
     if not is_there():
         return fail(
@@ -82,10 +82,10 @@ def check_environment() -> Finding:
             f"there is none at {shown(folder)}, so TensorFlow was not looked at",
             "./workshop setup (where there is a network; it takes about a minute)",
         )
-    stamp = environment.read_stamp(folder)
+    stamp = venv.read_stamp(folder)
     try:
         wanted = choose_tensorflow(stamp.get("tensorflow"))
-        todo = environment.plan(folder, ["run"], wanted)
+        todo = venv.plan(folder, ["run"], wanted)
     except Problem as problem:  # WORKSHOP_TENSORFLOW is wrong
         return fail(check, str(problem), "unset WORKSHOP_TENSORFLOW")
     if todo == "ready":
@@ -123,10 +123,10 @@ def check_python() -> Finding:
 
 def check_packages() -> Finding:
     """Exactly the pins in our own venv; in a container the same releases of what must fit."""
-    own = environment.use_own_python()
+    own = start.use_own_python()
     wanted = {"tensorflow": TENSORFLOW_VERSION, **pins()}
     if own:
-        names = [*environment.IMPORTS["run"].replace("_", "-").split(), "protobuf"]
+        names = [*start.IMPORTS["run"].replace("_", "-").split(), "protobuf"]
         wanted = {name: version for name, version in wanted.items() if name in names}
     have = {name: installed(name) for name in wanted}
     missing = [name for name in wanted if have[name] is None]
@@ -158,7 +158,7 @@ def mend_packages(names: list[str]) -> str:
             "export PYTHONNOUSERSITE=1 (packages of your home folder, "
             f"{site.getusersitepackages()}, come first)"
         )
-    in_image = environment.use_own_python() and in_container()  # there pip cannot write
+    in_image = start.use_own_python() and in_container()  # there pip cannot write
     return remake() if in_image or len(names) > 4 or "tensorflow" in names else install(*names)
 
 

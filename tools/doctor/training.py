@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 
-from tools import environment
-from tools.doctor import machine as facts
+from tools.doctor import system
 from tools.doctor.finding import Finding, fail, ok, warn
 from tools.doctor.probe import SAFE_ISA, Answers
 from tools.doctor.python import install, installed, pins, remake
+from tools.environment import start
 from tools.machine import TENSORFLOW_VERSION, has_nvidia_gpu, in_container
 
 OLDEST_DRIVER = 525  # of CUDA 12, by NVIDIA's table of minor version compatibility
@@ -64,9 +64,9 @@ def check_gpus(answers: Answers) -> Finding:
     if seen:
         names = " and ".join(sorted({gpu["name"] for gpu in seen}))
         note = f" (CUDA_VISIBLE_DEVICES={hidden})" if hidden else ""
-        return ok(check, f"{len(seen)} x {names}{note}, driver {facts.driver_version()}")
+        return ok(check, f"{len(seen)} x {names}{note}, driver {system.driver_version()}")
     if not has_nvidia_gpu():
-        if not facts.nvidia_on_the_bus():
+        if not system.nvidia_on_the_bus():
             return ok(check, "no NVIDIA GPU here: the stages run on the CPU")
         return warn(
             check,
@@ -80,7 +80,7 @@ def check_gpus(answers: Answers) -> Finding:
         return fail(
             check, "TensorFlow is built for the CPU, this machine has a GPU", mend_flavour()
         )
-    driver = facts.driver_version()
+    driver = system.driver_version()
     if driver and int(driver.split(".")[0]) < OLDEST_DRIVER:
         what = f"the NVIDIA driver {driver} is too old for CUDA 12"
         return fail(check, what, f"ask for driver {OLDEST_DRIVER} or later, or another node")
@@ -94,7 +94,7 @@ def check_gpus(answers: Answers) -> Finding:
 
 
 def mend_flavour() -> str:
-    if environment.use_own_python():
+    if start.use_own_python():
         return remake()
     if os.environ.get("WORKSHOP_TENSORFLOW"):
         return "unset WORKSHOP_TENSORFLOW; ./workshop setup"
@@ -199,7 +199,7 @@ def check_cupti(answers: Answers) -> Finding:
 
 
 def check_counters(answers: Answers) -> Finding:
-    if not facts.counters_restricted():
+    if not system.counters_restricted():
         return ok("counters", "the driver does not keep the GPU's counters to the administrator")
     what = "the driver keeps the GPU's counters to the administrator (RmProfilingAdminOnly: 1)"
     if answers.results.get("profiler", {}).get("gpu"):
@@ -262,7 +262,7 @@ def check_horovod(answers: Answers) -> Finding:
             return warn(check, what, "./workshop setup --horovod")
         return ok(check, "not installed; for many ranks: ./workshop setup --horovod")
     if error:
-        again = "" if environment.use_own_python() else " --horovod"
+        again = "" if start.use_own_python() else " --horovod"
         what = f"{installed('horovod')} does not work: {shortened(error)}"
         return fail(check, what, remake() + again)
     told = answers.results["horovod"]

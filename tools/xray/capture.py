@@ -24,7 +24,7 @@ import tensorflow as tf
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
 from tools import data
-from tools.logged_run import Problem
+from tools.problem import Problem
 
 Function = type(tf.function(lambda: None))
 

@@ -11,11 +11,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools import launch
-from tools.logged_run import Problem, ProgressLine
-from tools.report import check_writable
+from tools import terminal
+from tools.files import check_writable, save
+from tools.problem import Problem
+from tools.progress import ProgressLine
 from tools.stages import Stage, choose
-from tools.table import save
 
 
 def run(what: str, file: Path | None) -> int:
@@ -30,7 +30,7 @@ def run(what: str, file: Path | None) -> int:
         raise Problem(f"there is no file {script}")
     if file:
         check_writable(file)
-    console = launch.console()
+    console = terminal.console()
     console.width = min(console.width, 100)
     console.print("xray predicts placement, not time: what an A100 would get, found without a GPU.")
     with quiet_cpp():

@@ -1,0 +1,87 @@
+"""Checks the machine: one line for each thing, and how to fix it.
+
+It must be of use just when things are broken. So it needs nothing but Python itself; whatever
+imports TensorFlow runs in another process, where it may crash or hang.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from tools.doctor import python, system, training
+from tools.doctor.finding import Finding, as_text, terminal_width, wants_colour
+from tools.doctor.probe import ask
+from tools.progress import ProgressLine
+
+STEPS = ["libraries", "pkg_resources", "tensorflow", "gpus", "xla", "precision"]
+STEPS += ["profiler", "plugin", "horovod"]
+RANKS = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+
+
+def examine(show: Callable[[str], None] = lambda step: None) -> Iterator[Finding]:
+    """Every check, the quick ones first."""
+    yield system.check_container()
+    there = python.is_there()
+    first = [python.check_environment()]
+    first += [python.check_packages()] if there else []
+    first += [] if there and not os.environ.get("WORKSHOP_PYTHON") else [python.check_python()]
+    first += [system.check_mnist()]
+    yield from first
+    yield system.check_folders()
+    if python.installed("horovod") is None:
+        yield system.check_compiler()
+    yield system.check_network(needed=any(finding.status == "fail" for finding in first))
+    if there:
+        yield from examine_tensorflow(show)
+
+
+def examine_tensorflow(show: Callable[[str], None]) -> Iterator[Finding]:
+    answers = ask(STEPS, show=show)
+    yield training.check_tensorflow(answers)
+    if "tensorflow" in answers.errors:
+        return
+    yield training.check_gpus(answers)
+    yield training.check_xla(answers)
+    yield training.check_precision(answers)
+    if not answers.results.get("gpus") and "amx_bf16" in system.cpu_flags():
+        allowed = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}
+        yield training.check_amx(ask(["amx", "precision"], allowed, show))
+    yield from training.check_profiler(answers)
+    yield training.check_horovod(answers)
+
+
+def first_rank() -> bool:
+    """Under a launcher every rank examines its node; one of them speaks."""
+    return all(os.environ.get(name, "0") == "0" for name in RANKS)
+
+
+def run(as_json: bool) -> int:
+    progress = ProgressLine("checking")
+    speaks = first_rank()
+    findings = []
+    for finding in examine(progress.show if speaks and progress.terminal else lambda step: None):
+        findings.append(finding)
+        progress.clear()
+        if not as_json and (speaks or finding.status == "fail"):
+            print(as_text(finding, wants_colour(), terminal_width()), flush=True)
+    if as_json and speaks:
+        json.dump([dataclasses.asdict(finding) for finding in findings], sys.stdout, indent=1)
+        print()
+    elif speaks:
+        print("\n" + summary(findings))
+    return 1 if any(finding.status == "fail" for finding in findings) else 0
+
+
+def summary(findings: list[Finding]) -> str:
+    count = Counter(finding.status for finding in findings)
+    if count["fail"]:
+        return (
+            f"{count['fail']} of {len(findings)} checks failed: type what stands after the arrows."
+        )
+    worth = f", {count['warn']} worth a look" if count["warn"] else ""
+    return f"{len(findings)} checks, none failed{worth}."

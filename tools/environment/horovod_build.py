@@ -1,0 +1,177 @@
+"""Puts Horovod into the environment.
+
+PyPI has no wheel of it, so it is compiled here: once, into a cache keyed by everything the result
+depends on. Standard library only, like start.py, which calls it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+from tools.environment.logged import failure, run_logged
+from tools.environment.package_index import fetch
+from tools.environment.python_install import cache_folder
+from tools.environment.venv import changing, pip_install, python_of, read_stamp, write_stamp
+from tools.problem import Problem
+from tools.progress import say
+
+HOROVOD_VERSION = "0.28.1"
+SDIST_DIGEST = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+# g++ 14 and later refuse to assign to a constant, even in a function that nobody calls.
+PATCHED = "third_party/flatbuffers/include/flatbuffers/stl_emulation.h"
+OLD, NEW = "  const size_type count_;\n", "  size_type count_;\n"
+# g++ 13 and later no longer include these by way of others.
+INCLUDES = "-include stdexcept -include cstdint"
+GXX = (11, 15)  # built with 14 as patched here, with 12 as it came; the others are likely
+WITHOUT = "WORKSHOP_HOROVOD=0 ./workshop test does without Horovod."
+
+
+def nccl_home() -> str | None:
+    """Where nccl.h is, if a compiler could find it."""
+    named = [os.environ.get(name) for name in ("HOROVOD_NCCL_HOME", "NCCL_HOME", "CUDA_HOME")]
+    for home in filter(None, [*named, "/usr", "/usr/local", "/usr/local/cuda"]):
+        if (Path(home) / "include" / "nccl.h").exists():
+            return home
+    return None
+
+
+def build_settings(tensorflow: str) -> dict[str, str]:
+    """Horovod's own build variables; one that is set already in the shell wins."""
+    settings = {
+        "HOROVOD_WITH_TENSORFLOW": "1",
+        "HOROVOD_WITHOUT_PYTORCH": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "HOROVOD_WITH_GLOO": "1",
+    }
+    settings["HOROVOD_WITH_MPI" if shutil.which("mpicxx") else "HOROVOD_WITHOUT_MPI"] = "1"
+    home = nccl_home()
+    if "and-cuda" in tensorflow and shutil.which("nvcc") and home:
+        settings.update(HOROVOD_GPU_OPERATIONS="NCCL", HOROVOD_NCCL_HOME=home)
+    own = {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
+    return {**settings, **own}
+
+
+def wheel_key(python: str, tensorflow: str, settings: dict[str, str]) -> str:
+    """A folder name that differs wherever the compiled library would."""
+    exchange = ["gloo"]
+    exchange += ["mpi"] if "HOROVOD_WITH_MPI" in settings else []
+    exchange += [settings["HOROVOD_GPU_OPERATIONS"]] if "HOROVOD_GPU_OPERATIONS" in settings else []
+    parts = [HOROVOD_VERSION, tensorflow, f"py{python}", sysconfig.get_platform(), *exchange]
+    return re.sub(r"[^\w.]+", "-", "horovod-" + "-".join(parts)).lower()
+
+
+def compiler() -> str:
+    return os.environ.get("CXX") or "g++"
+
+
+def check_compiler() -> None:
+    missing = [tool for tool in (compiler(), "make") if not shutil.which(tool)]
+    if missing:
+        raise Problem(
+            f"Horovod is compiled here, and {' and '.join(missing)} is missing. Type: sudo apt "
+            f"install build-essential (on a cluster: module load gcc). {WITHOUT}"
+        )
+
+
+def compiler_version() -> int | None:
+    """The first number of g++'s version; None for another compiler."""
+    asked = subprocess.run([compiler(), "--version"], capture_output=True, text=True)
+    found = re.match(r"\S*g\+\+\S* \(.*?\) (\d+)\.", asked.stdout)
+    return int(found[1]) if found else None
+
+
+def unpack_patched(sdist: Path, folder: Path) -> Path:
+    """Horovod's source in `folder`, such that today's compilers take it."""
+    with tarfile.open(sdist) as archive:  # verified: its paths are known to be good
+        archive.extractall(
+            folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
+        )
+    source = folder / f"horovod-{HOROVOD_VERSION}"
+    header = source / PATCHED
+    text = header.read_text()
+    if text.count(OLD) != 1:
+        raise Problem(f"{PATCHED} is not the one of Horovod {HOROVOD_VERSION}. {WITHOUT}")
+    header.write_text(text.replace(OLD, NEW))
+    return source
+
+
+def build_doing(line: str) -> str | None:
+    found = re.match(r"\s*\[\s*(\d+)%\] (?:Building|Linking) .*?([^/\s]+?)(?:\.o)?\s*$", line)
+    return f"{found.group(1)} % {found.group(2)}" if found else None
+
+
+def build_wheel(python: str, target: Path, settings: dict[str, str]) -> None:
+    """Compile the wheel into the folder `target`; an interrupted build leaves nothing there."""
+    check_compiler()
+    wheels = target.parent
+    try:
+        wheels.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix="building-", dir=wheels))
+    except OSError as error:
+        raise Problem(
+            f"cannot write in {wheels} ({error.strerror}). Name a folder of yours for what is "
+            "built: WORKSHOP_CACHE=$HOME/workshop-cache ./workshop ..."
+        ) from None
+    log = wheels / f"{target.name}.log"
+    # pip's own cache is left out: it would hand over a wheel that another TensorFlow was built for.
+    command = [python, "-I", "-m", "pip", "wheel", "-v", "--disable-pip-version-check"]
+    command += ["--no-input", "--no-cache-dir", "--no-build-isolation", "--no-deps"]
+    env = {**os.environ, **settings, "TMPDIR": str(scratch)}
+    env["CXXFLAGS"] = f"{os.environ.get('CXXFLAGS', '')} {INCLUDES}".strip()
+    env.pop("PYTHONPATH", None)
+    env.setdefault("HOROVOD_CMAKE", str(Path(python).parent / "cmake"))
+    env.setdefault("MAKEFLAGS", f"-j{min(os.cpu_count() or 1, 8)}")
+    try:
+        file = f"horovod-{HOROVOD_VERSION}.tar.gz"
+        source = unpack_patched(fetch("horovod", file, SDIST_DIGEST, scratch), scratch)
+        command += ["--wheel-dir", str(scratch / "out"), str(source)]
+        if run_logged(command, log, "Compiling Horovod", build_doing, env) != 0:
+            raise failure(f"Horovod did not compile. {WITHOUT}", log)
+        target.mkdir(exist_ok=True)
+        for wheel in (scratch / "out").glob("*.whl"):
+            wheel.replace(target / wheel.name)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def import_error(python: str) -> str | None:
+    """None where Horovod can be imported, else the last line of why not."""
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    tried = subprocess.run(
+        [python, "-I", "-c", "import horovod.tensorflow"], capture_output=True, text=True, env=env
+    )
+    return (tried.stderr.strip().splitlines() or ["?"])[-1] if tried.returncode else None
+
+
+def ensure_horovod(folder: Path) -> None:
+    """Horovod in the venv `folder` (with its test layer); the stamp remembers that it works."""
+    if read_stamp(folder).get("horovod") == HOROVOD_VERSION:
+        return
+    with changing(folder):
+        stamp = read_stamp(folder)
+        if stamp.get("horovod") == HOROVOD_VERSION:
+            return
+        python = python_of(folder)
+        if import_error(python):
+            settings = build_settings(stamp["tensorflow"])
+            key = wheel_key(stamp["python"], stamp["tensorflow"], settings)
+            target = cache_folder() / "wheels" / key
+            if not any(target.glob("*.whl")):
+                say("Compiling Horovod, once: 4 to 7 minutes on 2 cores.")
+                started = time.monotonic()
+                build_wheel(python, target, settings)
+                say(f"Horovod is compiled, after {time.monotonic() - started:.0f} s.")
+            wheels = [str(wheel) for wheel in target.glob("*.whl")]
+            pip_install(folder, ["--no-deps", "--force-reinstall", *wheels], "Installing Horovod")
+            problem = import_error(python)
+            if problem:
+                raise Problem(f"Horovod is installed but does not load: {problem}. {WITHOUT}")
+        write_stamp(folder, {**stamp, "horovod": HOROVOD_VERSION})

@@ -1,0 +1,117 @@
+"""Makes sure of a Python environment, then hands over to `python -m tools`.
+
+Outside a container that is a venv; inside an Apptainer container it is the container's own Python.
+Standard library only: this runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from tools import commands
+from tools.environment.venv import ensure_venv, has_module, python_of, runs, venv_folder
+from tools.machine import in_container
+from tools.problem import Problem
+from tools.progress import say
+from tools.stages import ROOT
+
+IMPORTS = {  # what must be there in a container that brings its own Python
+    "run": "tensorflow keras line_profiler matplotlib numpy rich tensorboard "
+    "tensorboard_plugin_profile",
+    "test": "pytest pytest_timeout ruff",
+}
+# `-m tools` would prefer a `tools` folder of the reader's working directory to ours.
+START_TOOLS = (
+    "import runpy, sys; sys.path[0] = sys.argv.pop(1); "
+    "runpy.run_module('tools', run_name='__main__', alter_sys=True)"
+)
+
+
+# --- a container's own Python ---
+
+
+def use_own_python() -> bool:
+    choice = os.environ.get("WORKSHOP_PYTHON_ENV")
+    if choice not in (None, "", "system", "venv"):
+        raise Problem(f"WORKSHOP_PYTHON_ENV={choice}: it is either system or venv.")
+    if choice:
+        return choice == "system"
+    return in_container() and has_module("tensorflow")
+
+
+def check_own_python(layers: list[str], with_horovod: bool) -> None:
+    names = [name for layer in layers for name in IMPORTS[layer].split()]
+    names += ["horovod"] if with_horovod else []
+    missing = [name for name in names if not has_module(name)]
+    if missing:
+        raise Problem(
+            f"the Python here, {sys.executable}, lacks: {', '.join(missing)}. Install them there "
+            "(versions: requirements.txt), or WORKSHOP_PYTHON_ENV=venv for a venv."
+        )
+    say(f"Using the Python that is here, {sys.executable}; nothing is installed.")
+
+
+# --- starting ---
+
+
+def hand_over(python: str, argv: list[str], venv: Path | None = None) -> NoReturn:
+    """Become `python -m tools ...`, whatever the working directory is."""
+    env = dict(os.environ)
+    if venv:
+        # A PYTHONPATH from elsewhere would put other packages before the pinned ones.
+        env.pop("PYTHONHOME", None)
+        env["PYTHONPATH"] = str(ROOT)
+        env["VIRTUAL_ENV"] = str(venv)
+        env["PATH"] = os.pathsep.join([str(venv / "bin"), env.get("PATH", os.defpath)])
+    else:
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
+    os.execve(python, [python, "-c", START_TOOLS, str(ROOT), *argv], env)
+
+
+def start_doctor(argv: list[str]) -> NoReturn:
+    """In the environment as it is, if any: it is there to tell what is missing, not to add it."""
+    folder = venv_folder()
+    if not use_own_python() and runs(python_of(folder)):
+        hand_over(python_of(folder), argv, folder)
+    hand_over(sys.executable, argv)
+
+
+def start(argv: list[str]) -> int:
+    command, (_, options) = argv[0], commands.parse(argv)  # ends here for --help and a mistake
+    if command == "data":
+        hand_over(sys.executable, argv)  # it needs no environment
+    if command == "doctor":
+        start_doctor(argv)
+    with_horovod = options.get("horovod") or command == "scale"
+    with_horovod |= command == "run" and options["ranks"] > 1
+    with_horovod |= command == "test" and os.environ.get("WORKSHOP_HOROVOD") != "0"
+    tests = command == "test" or options.get("test", False)
+    folder = None
+    if use_own_python():  # nothing is built there: Horovod asks for no more than itself
+        check_own_python(["run", "test"] if tests else ["run"], with_horovod)
+    else:  # the test layer also holds what Horovod is built with, and imports
+        folder = ensure_venv(["run", "test"] if tests or with_horovod else ["run"])
+        if with_horovod:
+            from tools.environment.horovod_build import ensure_horovod
+
+            ensure_horovod(folder)
+    if command == "setup":
+        say(f"Ready: {folder or sys.executable}")
+        return 0
+    hand_over(python_of(folder) if folder else sys.executable, argv, folder)
+
+
+def main(argv: list[str]) -> int:
+    """Run a command that ./workshop has found valid; returns only when nothing was started."""
+    for number in (signal.SIGTERM, signal.SIGHUP):  # tidy up as after Ctrl+C
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays nohup
+            signal.signal(number, lambda received, _: sys.exit(128 + received))
+    try:
+        return start(argv)
+    except (Problem, OSError) as problem:
+        say(f"workshop: {problem}")
+        return 1

@@ -1,0 +1,218 @@
+"""The venv (.venv, or $WORKSHOP_VENV) from the pinned requirements.
+
+A stamp in it says what it holds, so that the next start costs nothing. Standard library only: this
+runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NoReturn
+
+from tools.environment import package_index, python_install
+from tools.environment.logged import failure, locked, run_logged
+from tools.machine import FLAVOURS, choose_tensorflow
+from tools.problem import Problem
+from tools.progress import say
+from tools.stages import ROOT
+
+REQUIREMENTS = {"run": "requirements.txt", "test": "requirements-test.txt"}
+PIP_VERSION = "24.3.1"  # for a Python that brings none, or one that does not know today's wheels
+PIP_DIGEST = "3790624780082365f47549d032f3770eeb2b1e8bd1f7b2e02dace1afa361b4ed"
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def venv_folder() -> Path:
+    return Path(os.environ.get("WORKSHOP_VENV") or ROOT / ".venv").expanduser().absolute()
+
+
+def python_of(folder: Path) -> str:
+    return str(folder / "bin" / "python")
+
+
+def changing(folder: Path) -> AbstractContextManager[None]:
+    return locked(folder, "making the environment", "WORKSHOP_VENV=$HOME/workshop-venv")
+
+
+def runs(python: str) -> bool:
+    try:
+        return subprocess.run([python, "-I", "-c", ""], capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+def log_of(folder: Path) -> Path:
+    """Beside the venv, so that it outlives a venv that failed."""
+    return folder.with_name(folder.name + "-install.log")
+
+
+def read_stamp(folder: Path) -> dict:
+    """What the environment holds; empty when there is none."""
+    try:
+        return dict(json.loads((folder / "workshop.json").read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def write_stamp(folder: Path, stamp: dict) -> None:
+    new = folder / "workshop.json.new"
+    new.write_text(json.dumps(stamp, indent=1) + "\n")
+    new.replace(folder / "workshop.json")
+
+
+def digests(layers: list[str]) -> dict[str, str]:
+    return {
+        layer: hashlib.sha256((ROOT / REQUIREMENTS[layer]).read_bytes()).hexdigest()
+        for layer in layers
+    }
+
+
+def python_fits(folder: Path, stamp: dict) -> bool:
+    """Keep a venv of another Python version as long as it works, unless one was asked for."""
+    if stamp.get("python") == PYTHON:
+        return os.access(python_of(folder), os.X_OK)
+    if os.environ.get("WORKSHOP_PYTHON"):
+        return False
+    ask = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        answer = subprocess.run(
+            [python_of(folder), "-I", "-c", ask], capture_output=True, text=True
+        )
+    except OSError:
+        return False
+    return answer.stdout.strip() == stamp.get("python")
+
+
+def plan(folder: Path, layers: list[str], tensorflow: str) -> str:
+    """'ready', 'update' (pip again, in place) or 'remake' (from nothing)."""
+    stamp = read_stamp(folder)
+    if not stamp.get("complete") or stamp.get("tensorflow") != tensorflow:
+        return "remake"
+    if not python_fits(folder, stamp):
+        return "remake"
+    held = stamp.get("layers", {})
+    return "ready" if digests(layers).items() <= held.items() else "update"
+
+
+def pip_doing(line: str) -> str | None:
+    if line.startswith("Installing collected packages"):
+        return "unpacking"
+    found = re.match(r"\s*(Collecting|Downloading|Using cached) ([^-=<>;\s]+)", line)
+    return " ".join(found.groups()) if found else None
+
+
+def pip_install(folder: Path, arguments: list[str], title: str) -> None:
+    log = log_of(folder)
+    # -I and PIP_USER=0: neither PYTHONPATH nor a user's pip settings may divert packages.
+    pip = [python_of(folder), "-I", "-m", "pip", "install", "--disable-pip-version-check"]
+    pip += ["--no-input", "--progress-bar", "off", "--only-binary", ":all:", *arguments]
+    if run_logged(pip, log, title, pip_doing, env={**os.environ, "PIP_USER": "0"}) != 0:
+        raise failure("pip could not install the environment", log)
+
+
+def install(folder: Path, layers: list[str], tensorflow: str) -> None:
+    """pip into an existing venv; until it is done the stamp says incomplete."""
+    before = read_stamp(folder)
+    layers = [layer for layer in REQUIREMENTS if layer in {*layers, *before.get("layers", {})}]
+    files = [argument for layer in layers for argument in ("-r", str(ROOT / REQUIREMENTS[layer]))]
+    write_stamp(folder, {**before, "complete": False})
+    try:
+        pip_install(folder, [tensorflow, *files], "Installing")
+    except Problem:
+        write_stamp(folder, before)
+        raise
+    held = {"python": PYTHON, **before, "tensorflow": tensorflow, "layers": digests(layers)}
+    write_stamp(folder, {**held, "complete": True})
+
+
+def has_module(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def make_venv(folder: Path) -> None:
+    folder.mkdir()
+    write_stamp(folder, {"complete": False})  # first, so that an interrupted one is known as ours
+    # Not sys.executable: that may be the python of the very venv that is being remade.
+    base = getattr(sys, "_base_executable", sys.executable)
+    with_pip = has_module("ensurepip")  # Debian has it in a package of its own
+    command, log = [base, "-I", "-m", "venv", str(folder)], log_of(folder)
+    command += [] if with_pip else ["--without-pip"]
+    if run_logged(command, log, "Making the venv", lambda line: None) != 0:
+        raise failure(f"{base} cannot make a venv", log)
+    if not with_pip:
+        add_pip(folder)
+
+
+def add_pip(folder: Path) -> None:
+    """pip from the index; its wheel can install itself."""
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        file = f"pip-{PIP_VERSION}-py3-none-any.whl"
+        wheel = package_index.fetch("pip", file, PIP_DIGEST, Path(scratch))
+        command = [python_of(folder), f"{wheel}/pip", "install", "--no-index", "--no-deps"]
+        log = log_of(folder)
+        if run_logged([*command, str(wheel)], log, "Installing pip", pip_doing) != 0:
+            raise failure("pip could not install itself", log)
+
+
+def remake(folder: Path, layers: list[str], tensorflow: str) -> None:
+    """A new venv; one that worked is put back if that fails (no network, say)."""
+    if folder.exists() and any(folder.iterdir()) and not (folder / "workshop.json").exists():
+        raise Problem(
+            f"{folder} was not made by ./workshop. Move it away, or name another folder: "
+            "WORKSHOP_VENV=$HOME/workshop-venv ./workshop ..."
+        )
+    aside = folder.with_name(folder.name + ".old")
+    shutil.rmtree(aside, ignore_errors=True)
+    if folder.exists():
+        folder.rename(aside)
+    try:
+        make_venv(folder)
+        if PYTHON == "3.9":
+            pip_install(folder, [f"pip=={PIP_VERSION}"], "Updating pip")
+        install(folder, layers, tensorflow)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        if read_stamp(aside).get("complete"):
+            aside.rename(folder)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def start_again(python: str) -> NoReturn:
+    """The same command in another Python."""
+    os.execv(python, [python, str(ROOT / "workshop"), *sys.argv[1:]])
+
+
+def ensure_venv(layers: list[str]) -> Path:
+    """The folder of a venv that holds the layers, made or fixed where needed."""
+    folder = venv_folder()
+    tensorflow = choose_tensorflow(read_stamp(folder).get("tensorflow"))
+    todo = plan(folder, layers, tensorflow)
+    if todo == "ready":
+        return folder
+    if todo == "remake" and not python_install.fits(sys.version_info):
+        start_again(python_install.fitting_python())
+    with changing(folder):
+        todo = plan(folder, layers, tensorflow)  # again: another ./workshop may have made it
+        if todo == "ready":
+            return folder
+        started = time.monotonic()
+        why = FLAVOURS[tensorflow.split("==")[0]]
+        verb = "Making" if todo == "remake" else "Updating"
+        python = PYTHON if todo == "remake" else read_stamp(folder)["python"]
+        say(f"{verb} the environment {folder} (Python {python}, {tensorflow}: {why}).")
+        (remake if todo == "remake" else install)(folder, layers, tensorflow)
+        say(f"The environment is ready, after {time.monotonic() - started:.0f} s.")
+    return folder

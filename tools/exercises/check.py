@@ -1,0 +1,394 @@
+"""`./workshop check N`: is the attendee's script right, did it do the thing, is it faster?
+
+The script runs in processes of its own (trial.py); its deeds are judged (judge.py) and
+its speed is measured (timing.py) in the order in which a teacher would look. The first thing
+that is wrong ends the check.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import shutil
+import statistics
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tools import data, terminal
+from tools.exercises.judge import (
+    FLOAT32,
+    MIXED,
+    TENSOR_FLOAT,
+    check_source,
+    deeds,
+    judge_accuracy,
+    judge_count,
+    judge_draws,
+    judge_dropout,
+    judge_epochs,
+    judge_half,
+    judge_model,
+    judge_step,
+    judge_steps,
+)
+from tools.exercises.task import (
+    EXERCISES,
+    digest,
+    find_stage,
+    previous,
+    script_of,
+    show_hint,
+    shown,
+)
+from tools.exercises.timing import (
+    Entry,
+    far_behind,
+    judge_clock,
+    judge_learning,
+    time_once,
+    timed_steps,
+    verdict,
+)
+from tools.exercises.trial import (
+    TIMED_BATCH,
+    CannotCheck,
+    NotYet,
+    make_data,
+    plan_runs,
+    probe,
+    right_runs,
+    scratch,
+    timed_data,
+)
+from tools.files import save
+from tools.problem import Problem
+from tools.stages import Stage
+from tools.terminal import number, ratio
+
+MUST_BE_FASTER = ("01", "02")  # and 06, on a GPU
+RIGHT, NOT_YET = "right, not timed", "not yet"
+
+
+@dataclass
+class Outcome:
+    step: str = "It runs"  # what is being looked at
+    passed: bool = False
+    status: str = "begun"
+    problem: str = ""
+    speeds: dict[str, float] = field(default_factory=dict)
+
+
+class Screen:
+    """A line for each thing that was looked at."""
+
+    def __init__(self) -> None:
+        self.console: Console = terminal.console()
+        self.console.width = min(self.console.width, 100)
+        fine = (self.console.encoding or "").lower().startswith("utf")
+        self.tick, self.cross = ("✓", "✗") if fine else ("+", "x")
+
+    def doing(self, what: str) -> contextlib.AbstractContextManager:
+        if self.console.is_terminal:
+            return self.console.status(what)
+        return contextlib.nullcontext()
+
+    def good(self, what: str, how: str = "") -> None:
+        self.line(self.tick, "green", what, how)
+
+    def bad(self, what: str) -> None:
+        self.line(self.cross, "red", what, "no")
+
+    def say(self, text: str, style: str = "") -> None:
+        self.console.print(Text(text, style=style))
+
+    def line(self, mark: str, style: str, what: str, how: str) -> None:
+        grid = Table.grid(padding=(0, 1))
+        for width in (1, 24, None):
+            grid.add_column(width=width)
+        grid.add_row(Text(mark, style=style), Text(what, style="bold"), Text(how))
+        self.console.print(grid)
+
+
+def run(stage: str | None, quick: bool, repeats: int, hint: bool, limit: float) -> int:
+    if stage is None and hint:
+        raise Problem("--hint needs the number of an exercise: ./workshop check 02 --hint")
+    if stage is None:
+        return score_card()
+    found = find_stage(stage)
+    return show_hint(found) if hint else check(found, quick, repeats, limit)
+
+
+def check(stage: Stage, quick: bool, repeats: int, limit: float) -> int:
+    screen, file = Screen(), script_of(stage)
+    if not file.is_file():
+        told = f"no {shown(file)} yet. Type: ./workshop exercise {stage.number}"
+        print(f"workshop: {told}", file=sys.stderr)
+        return 1
+    outcome, problem = Outcome(), None
+    try:
+        data.ensure(say=lambda line: None)
+        sha = digest(file)
+        with scratch() as folder:
+            copies = folder / stage.number  # what is judged is what was there at first
+            copies.mkdir()
+            for source in [*file.parent.glob("*.py"), file]:
+                shutil.copyfile(source, copies / source.name)
+            judge(stage, copies / file.name, folder, quick, repeats, limit, screen, outcome)
+    except NotYet as found:
+        problem = found
+        outcome.problem = str(problem)
+        screen.bad(outcome.step)
+    except (CannotCheck, data.DataError) as error:
+        print(f"workshop: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:  # an attendee's script must not show us up
+        told = f"the check itself failed, {type(error).__name__}: {error}"
+        print(f"workshop: {told}", file=sys.stderr)
+        return 1
+    keep(file, sha, outcome)
+    screen.say("")
+    if problem:
+        screen.say(f"Not yet: {problem}", "bold")
+        for detail in filter(None, problem.details):
+            screen.say(f"    {detail}")
+        screen.say(f"A hint: ./workshop check {stage.number} --hint")
+        return 1
+    if outcome.status == RIGHT:
+        told = f"Exercise {stage.number} is right. How fast is it? ./workshop check {stage.number}"
+        screen.say(told, "bold green")
+    else:
+        screen.say(f"Exercise {stage.number} passed.{following(stage)}", "bold green")
+    return 0
+
+
+def following(stage: Stage) -> str:
+    later = EXERCISES[EXERCISES.index(stage) + 1 :]
+    return f" Next: ./workshop exercise {later[0].number}" if later else " That was the last one."
+
+
+def judge(
+    stage: Stage,
+    script: Path,
+    folder: Path,
+    quick: bool,
+    repeats: int,
+    limit: float,
+    screen: Screen,
+    outcome: Outcome,
+) -> None:
+    """The checks in their order; NotYet at the first that fails."""
+    check_source(script)
+    files = make_data(folder)
+    with screen.doing("running the workshop's own solution"):
+        right = right_runs(stage, files, folder / "right", limit)
+    place, ran = folder / "mine", {}
+    runs = plan_runs(stage, place, files)
+    with (
+        screen.doing("running yours, watched"),
+        contextlib.closing(probe(script, place, runs, limit)) as found,
+    ):
+        one = ran["step"] = next(found)
+        screen.good(outcome.step, "a log line a step, and results")
+        outcome.step = "It trains the same model"
+        gpu = one.told["gpu"]
+        within = MIXED if stage.number == "05" else TENSOR_FLOAT if gpu else FLOAT32
+        judge_model(one)
+        how = judge_step(one, right["step"], within)
+        judge_accuracy(one, within, "")
+        for run in runs[1:]:
+            ran[run["name"]] = now = next(found)
+            judge_model(now)
+            if run["name"] == "few":
+                judge_half(now, right["few"])
+            elif run["name"] == "steps":
+                judge_steps(now, right["steps"])
+            elif run["name"] == "dropout":
+                judge_dropout(now, ran["steps"], right["steps"])
+                judge_accuracy(now, within, " without dropout")
+            elif run["name"] == "watch":
+                judge_count(now, run["steps"])
+                judge_draws(now)
+        screen.good(outcome.step, how)
+    for of_stage, outcome.step, deed in deeds(stage, ran, right):
+        how = deed()
+        if of_stage == stage.number:
+            screen.good(outcome.step, how)
+    outcome.step = "It sees every image"
+    judge_epochs(ran["epochs"], right["epochs"])  # now: a loss in 16 bit has been ruled out
+    screen.good(outcome.step, "once in an epoch, each epoch in a new order")
+    if quick:
+        screen.say("  Not timed: --quick.", "dim")
+        outcome.passed, outcome.status = True, RIGHT
+        return
+    judge_speed(stage, script, folder, repeats, limit, screen, outcome, gpu)
+    outcome.passed, outcome.status = True, "passed"
+
+
+ON_A_CPU = {
+    "03": "On most CPUs XLA costs time: 04 looks into it.",
+    "05": "16 bit pays on a CPU only where it has units for it (AVX-512 BF16, AMX).",
+    "06": "On a CPU the data is in the host's memory already, so there is little to gain.",
+}
+
+
+def judge_speed(
+    stage: Stage,
+    script: Path,
+    folder: Path,
+    repeats: int,
+    limit: float,
+    screen: Screen,
+    outcome: Outcome,
+    gpu: bool,
+) -> None:
+    must = stage.number in MUST_BE_FASTER or (gpu and stage.number == "06")
+    outcome.step = "It is faster" if must else "Its clock is right"
+    mine = Entry("yours", script)
+    before = Entry(previous(stage).folder, previous(stage).script)
+    own = Entry(f"{stage.folder} (ours)", stage.script)
+    steps, file = timed_steps(stage, gpu), timed_data(folder)
+    for repeat in range(repeats):
+        for i, entry in enumerate((mine, before, own)):
+            place = folder / f"time_{repeat}_{i}"
+            with screen.doing(f"timing, repeat {repeat + 1} of {repeats}: {entry.name}"):
+                try:
+                    time_once(entry, place, file, steps, limit)
+                except NotYet as problem:
+                    if entry is mine:
+                        raise
+                    raise CannotCheck(f"{entry.name} does not run here: {problem}") from None
+            shutil.rmtree(place, ignore_errors=True)
+    outcome.speeds = {"yours": mine.speed, "before": before.speed, "ours": own.speed}
+    judge_clock(mine)
+    judge_learning(mine, before)
+    found = verdict(mine, before)
+    times = ratio(mine.speed, before.speed)
+    told = {"faster": f"Faster, {times}", "slower": f"Slower, {times}"}
+    told = told.get(found, "No clear difference")
+    if not must:
+        screen.good(outcome.step, "the wall clock agrees")
+    elif found == "faster":
+        best = f"{times} the speed of {before.name}"
+        screen.good(outcome.step, f"{best}; the slowest of yours beats the fastest of those")
+    show_speeds((mine, before, own), screen, steps)
+    if must:
+        if found == "slower":
+            raise NotYet(f"It is slower than {before.name}: {times}.")
+        if found == "unclear":
+            raise NotYet(
+                "No clear difference in speed: the repeats overlap.",
+                f"On a busy machine more of them help: ./workshop check {stage.number} --repeats 7",
+            )
+        if far_behind(mine, own):
+            screen.say(f"  There is more in it: ours is {ratio(own.speed, mine.speed)} yours.")
+    elif far_behind(mine, own):
+        raise NotYet(
+            f"It did the thing, but something in it costs time: ours is "
+            f"{ratio(own.speed, mine.speed)} yours."
+        )
+    else:
+        screen.say(f"  {told}. This exercise is judged on having done it, not on the speed.")
+        if not gpu and stage.number in ON_A_CPU:
+            screen.say(f"  {ON_A_CPU[stage.number]}")
+
+
+def show_speeds(entries: tuple[Entry, ...], screen: Screen, steps: int) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("script", "img/s", "from", "to", "yours is", "accuracy"):
+        table.add_column(name, justify="left" if name == "script" else "right")
+    for entry in entries:
+        table.add_row(
+            entry.name,
+            number(entry.speed),
+            number(min(entry.speeds)),
+            number(max(entry.speeds)),
+            "" if entry is entries[0] else ratio(entries[0].speed, entry.speed),
+            f"{100 * statistics.median(entry.accuracies):.1f} %",
+        )
+    screen.console.print(table)
+    count = len(entries[0].speeds)
+    times = f"{count} times in turns" if count > 1 else "once each"
+    screen.say(f"  By the wall clock, batch {TIMED_BATCH}, {steps} steps, {times}.", "dim")
+
+
+# --- what is kept, and the score card ---
+
+
+def keep(file: Path, sha: str, outcome: Outcome) -> None:
+    kept = {
+        "sha256": sha,
+        "status": outcome.status if outcome.passed else NOT_YET,
+        "problem": outcome.problem,
+        "speeds": {name: round(speed, 1) for name, speed in outcome.speeds.items()},
+        "date": datetime.date.today().isoformat(),
+    }
+    path = file.with_name("check.json")
+    before = read_kept(file)
+    if not kept["speeds"] and before.get("sha256") == sha:  # --quick forgets nothing
+        kept["speeds"] = before.get("speeds", {})
+        if outcome.passed and before.get("status") == "passed":
+            kept["status"] = "passed"
+    save(path, lambda part: part.write_text(json.dumps(kept, indent=1) + "\n"))
+
+
+def read_kept(file: Path) -> dict[str, Any]:
+    try:
+        kept = json.loads(file.with_name("check.json").read_text())
+        return kept if isinstance(kept, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def state(stage: Stage) -> tuple[str, dict]:
+    file = script_of(stage)
+    kept = read_kept(file)
+    if not file.is_file():
+        return "not begun", {}
+    status = kept.get("status", "begun")
+    if kept and kept.get("sha256") != digest(file):
+        good = status in ("passed", RIGHT)
+        return ("changed since it passed" if good else "begun"), kept if good else {}
+    return (status if status in ("passed", RIGHT, NOT_YET) else "begun"), kept
+
+
+def score_card() -> int:
+    screen = Screen()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Your exercises", title_justify="left")
+    names = ("", "exercise", "state", "img/s", "x before", "x ours")
+    for name in names:
+        table.add_column(name, justify="right" if name in names[3:] else "left")
+    passed, following_command = 0, ""
+    styles = {
+        "passed": "green",
+        RIGHT: "green",
+        "changed since it passed": "yellow",
+        NOT_YET: "yellow",
+    }
+    for stage in EXERCISES:
+        status, kept = state(stage)
+        speeds = kept.get("speeds") or {}
+        mine = speeds.get("yours")
+        table.add_row(
+            stage.number,
+            stage.change,
+            Text(status, style=styles.get(status, "dim" if status == "not begun" else "")),
+            number(mine),
+            ratio(mine, speeds.get("before")),
+            ratio(mine, speeds.get("ours")),
+        )
+        passed += status == "passed"
+        if status != "passed" and not following_command:
+            verb = "exercise" if status == "not begun" else "check"
+            following_command = f"./workshop {verb} {stage.number}"
+    screen.console.print(table)
+    told = f"{passed} of {len(EXERCISES)} passed."
+    screen.say(f"{told} Next: {following_command}" if following_command else f"{told} Well done.")
+    return 0

@@ -1,0 +1,394 @@
+"""What a run must have done: the same training, and the exercise's idea. NotYet otherwise."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tools.exercises.cnn import SHAPES, first_weights, shape_key
+from tools.exercises.trial import BATCH, CALL, EPOCH, STEPS, WATCHED, WINDOW, NotYet, Ran
+from tools.stages import Stage
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a right solution may be off; chosen from what the stages themselves differ by."""
+
+    loss: float  # relative
+    update: float  # |update - right one| / |right one|, for each tensor
+    accuracy: float
+
+
+# Adam's first step is the sign of the gradient: where that is almost 0, rounding turns it round.
+# Measured on a CPU: float32 stages differ by 0.00002, float16 by 0.12, bfloat16 by 0.32.
+FLOAT32 = Tolerance(loss=1e-4, update=0.01, accuracy=0.005)
+TENSOR_FLOAT = Tolerance(loss=2e-3, update=0.3, accuracy=0.01)  # an A100 rounds as float16 does
+MIXED = Tolerance(loss=0.02, update=0.5, accuracy=0.06)
+LOGGED = 0.002  # log lines have three digits
+SAME_PATH = 0.1  # training with dropout must end farther than this from training without
+
+
+# --- 1: it runs ---
+
+
+def check_source(file: Path) -> None:
+    """What can be told without running it."""
+    try:
+        compile(file.read_bytes(), str(file), "exec")
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        if error.lineno is None:
+            raise NotYet(f"Python cannot read it: {error.msg}") from None
+        raise NotYet(f"Syntax error in line {error.lineno}: {error.msg}", line) from None
+    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
+        raise NotYet(f"Python cannot read it: {error}") from None
+
+
+# --- 2: it trains the same model ---
+
+
+def updates(ran: Ran) -> dict[str, np.ndarray]:
+    """How far each tensor went from where all start."""
+    return {
+        shape_key(shape): ran.weights[shape_key(shape)] - first_weights(shape) for shape in SHAPES
+    }
+
+
+def distance(a: np.ndarray, b: np.ndarray) -> float:
+    """|a - b| / |b|."""
+    return float(np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-30))
+
+
+def how_wrong(name: str, mine: np.ndarray, right: np.ndarray) -> str:
+    length, wanted = np.linalg.norm(mine), np.linalg.norm(right)
+    if not length:
+        return f"{name} did not move"
+    along = float(np.vdot(mine, right) / (length * wanted))
+    if along > 0.95 and 0.95 < length / wanted < 1.05:
+        return f"{name} moved {100 * distance(mine, right):.0f} % off: is it computed in 16 bit?"
+    if along > 0.95:
+        return f"{name} moved {length / wanted:.2f}x as far as it should"
+    if along < -0.95:
+        return f"{name} moved {length / wanted:.2f}x as far as it should, and backwards"
+    off = distance(mine, right)
+    return f"{name} moved another way: its update is {100 * off:.0f} % off"
+
+
+def judge_model(ran: Ran) -> None:
+    if not ran.told["trained"]:
+        sizes = ", ".join(map(shape_key, SHAPES))
+        raise NotYet(
+            "No Keras model with the CNN's eight weights was trained.",
+            f"Their shapes are {sizes}. Leave MNISTClassifier's layers as they are.",
+        )
+    if ran.told["weight_types"] != ["float32"]:
+        kinds = " and ".join(ran.told["weight_types"])
+        raise NotYet(f"Weights are kept as {kinds}: they must stay float32.")
+
+
+def judge_step(mine: Ran, right: Ran, within: Tolerance) -> str:
+    """One step on the same batch, from the same weights, nothing dropped."""
+    loss, wanted = mine.results["final_loss"], right.results["final_loss"]
+    if abs(loss - wanted) > within.loss * abs(wanted):
+        raise NotYet(
+            f"The first step's loss is {loss:.4f}; on the one batch of the check's data it is "
+            f"{wanted:.4f}: other images, other labels, or another scale?"
+        )
+    if abs(mine.losses[0] - loss) > 0.002 + within.loss * abs(loss):
+        raise NotYet(f"It logs the loss {mine.losses[0]}, but its results say {loss:.4f}.")
+    moved, due, names = updates(mine), updates(right), right.told["names"]
+    off = {key: distance(moved[key], due[key]) for key in due}
+    wrong = [key for key in due if not off[key] <= within.update]
+    if wrong:
+        told = [how_wrong(names[key], moved[key], due[key]) for key in wrong]
+        worst = wrong.index(max(wrong, key=lambda key: off[key]))
+        rest = [text for i, text in enumerate(told) if i != worst]
+        raise NotYet(f"After one step {told[worst]}.", *rest)
+    far, most = (f"{100 * share:.1f} %" for share in (max(off.values()), within.update))
+    return f"loss {loss:.4f}, all 8 tensors moved as they should: {far} off, {most} may be"
+
+
+def judge_half(mine: Ran, right: Ran) -> None:
+    """One step in float16."""
+    if "float16" in conv_types(mine) and not mine.told["loss_scaling"]:
+        raise NotYet("float16 without loss scaling: small gradients become 0.")
+    try:
+        judge_step(mine, right, MIXED)
+    except NotYet as problem:
+        if mine.told["loss_scaling"] and not mine.told["scaled"]:
+            raise NotYet(
+                "float16: scale_loss was never called. The gradients are scaled down, but the "
+                "loss was not scaled up."
+            ) from None
+        raise NotYet(f"In float16: {problem}", *problem.details) from None
+
+
+def judge_count(ran: Ran, steps: int) -> None:
+    """A fake trains less; an optimizer that is not Keras's keeps no count to look at."""
+    made = ran.told["iterations"]
+    if made is not None and made != steps:
+        raise NotYet(f"Asked for {steps} steps, the optimizer made {made} updates.")
+
+
+def judge_steps(mine: Ran, right: Ran) -> None:
+    """Several steps: not so exactly, but all of them."""
+    judge_count(mine, STEPS)
+    moved, due = updates(mine), updates(right)
+    far = math.sqrt(sum(float(np.sum(d**2)) for d in moved.values()))
+    far /= math.sqrt(sum(float(np.sum(d**2)) for d in due.values()))
+    if not 0.8 < far < 1.3:
+        raise NotYet(
+            f"In {STEPS} steps the weights moved {far:.2f}x as far as they should: is every step "
+            "trained, once, with the rate --lr?"
+        )
+
+
+def judge_accuracy(ran: Ran, within: Tolerance, why: str) -> None:
+    said, found = ran.results["test_accuracy"], ran.told["accuracy"]
+    if abs(said - found) > within.accuracy:
+        raise NotYet(
+            f"It reports a test accuracy of {100 * said:.1f} %; its weights reach "
+            f"{100 * found:.1f} %{why}."
+        )
+
+
+def judge_dropout(alive: Ran, off: Ran, right: Ran) -> None:
+    rates, wanted = alive.told["rates"], right.told["rates"]
+    if rates and rates != wanted:
+        told = [" and ".join(f"{rate:g}" for rate in some) for some in (rates, wanted)]
+        raise NotYet(f"The dropout rates are {told[0]}; they should be {told[1]}.")
+    moved, without = updates(alive), updates(off)
+    if max(distance(moved[key], without[key]) for key in moved) < SAME_PATH:
+        raise NotYet(
+            "Dropout is lost: training goes the same way with it as without it.",
+            "The model must be called with training=True in the training step.",
+        )
+
+
+def judge_epochs(mine: Ran, right: Ran) -> None:
+    """Two epochs in which nothing moves: the mean loss tells whether each image came once."""
+    wanted = sum(right.losses) / len(right.losses)
+    epochs = [mine.losses[:EPOCH], mine.losses[EPOCH:]]
+    for losses in epochs:
+        if abs(sum(losses) / EPOCH - wanted) > LOGGED:
+            raise NotYet(
+                f"An epoch does not show each image once: its mean loss is "
+                f"{sum(losses) / EPOCH:.3f}, that of all images {wanted:.3f}."
+            )
+    if epochs[0] == epochs[1]:
+        raise NotYet("Two epochs show the images in the same order: shuffle anew for each.")
+
+
+def judge_draws(ran: Ran) -> None:
+    if len(set(ran.losses)) == 1:
+        raise NotYet(
+            "Dropout drops the same values at every step: on one batch, with a learning rate of "
+            "almost 0, all losses are the same."
+        )
+
+
+# --- 3: it did the thing ---
+
+
+def training(ran: Ran) -> list[dict]:
+    """The graphs that hold gradients: another one may hold anything, and proves nothing."""
+    return [graph for graph in ran.told["graphs"] if graph["backward"]]
+
+
+def conv_types(ran: Ran) -> list[str]:
+    return sorted({kind for graph in training(ran) for kind in graph["conv_types"]})
+
+
+def judge_reads(ran: Ran, one: Ran) -> str:
+    """Files and arrays: one step reads as much as many do."""
+    opens, reads = ran.told["opens"], ran.told["reads"]
+    if opens > one.told["opens"] + 2:
+        raise NotYet(f"In {WATCHED} steps the data file was opened {opens} times.")
+    if reads > one.told["reads"] + 8:
+        raise NotYet(f"In {WATCHED} steps {reads} arrays were read from the data file.")
+    return f"the data file was opened {opens} times in {WATCHED} steps, not {WATCHED + 2}"
+
+
+def judge_graph(ran: Ran, one_a_step: bool) -> str:
+    found, steps = ran.told["graphs"], WATCHED
+    if not found:
+        raise NotYet(
+            "No graph ran: the training step is still eager.",
+            "The function that the loop calls must be a tf.function.",
+        )
+    whole = [graph for graph in found if graph["backward"] and graph["updates"] >= len(SHAPES)]
+    if not whole:
+        if any(graph["forward"] and graph["backward"] for graph in found):
+            raise NotYet(
+                "The graph holds the gradients, but not the update of the weights: that is still "
+                "done one operation at a time."
+            )
+        raise NotYet(
+            "The graph holds the forward pass only: gradients and updates are still outside of it."
+        )
+    traced = collections.Counter(graph["name"] for graph in whole)
+    name, times = traced.most_common(1)[0]
+    if times > 2:  # two: some make their variables in the first
+        raise NotYet(
+            f"{name} was traced {times} times in {steps} steps: something that is new each time is "
+            "passed as a Python value, or the tf.function is made anew."
+        )
+    calls = sum(graph["calls"] for graph in whole)
+    if calls > steps:
+        raise NotYet(f"The training graph ran {calls} times for {steps} steps.")
+    if one_a_step and calls < steps:
+        raise NotYet(
+            f"The training graph was called {calls} times for {steps} steps: every step should be "
+            "one call of it."
+        )
+    once = "once" if times == 1 else "twice"
+    ran_so = f"{name} was traced {once} and ran {calls} times for {steps} steps"
+    return f"{ran_so}; gradients and updates are in it"
+
+
+def judge_xla(ran: Ran) -> str:
+    whole = [graph for graph in training(ran) if graph["updates"]]
+    programs = [program for graph in whole for program in graph["programs"]]
+    if not any(backward for _, backward in programs):
+        raise NotYet(
+            "No convolution's gradient was compiled by XLA.",
+            "The function around the gradients needs jit_compile=True, and must be the one used.",
+        )
+    if any(graph["plain_convs"] for graph in whole):
+        raise NotYet(
+            "Some convolutions of the training step were compiled by XLA, some were not.",
+            "What the step uses must be what is compiled, and must be there once.",
+        )
+    if not all(forward and backward for forward, backward in programs):
+        raise NotYet(
+            "Forward pass and gradients were compiled apart: XLA could not fuse across them.",
+            "Compile the function that holds both.",
+        )
+    if any(graph["updates_xla"] for graph in whole):
+        raise NotYet(
+            "The update is compiled too. Between it and the gradients is the exchange between "
+            "ranks, which XLA cannot compile: on two ranks this would stop.",
+        )
+    return "forward pass and gradients ran as one XLA program"
+
+
+def judge_switch(on: Ran, off: Ran, default: Ran) -> str:
+    gpu = default.told["gpu"]
+    unasked = "Without --xla, on a GPU" if gpu else "Without --xla, on a CPU"
+    runs = {"With --xla on": (on, True), "With --xla off": (off, False), unasked: (default, gpu)}
+    for words, (ran, compiled) in runs.items():
+        if compiled:
+            try:
+                judge_xla(ran)
+            except NotYet as problem:
+                raise NotYet(f"{words}: {problem}", *problem.details) from None
+        elif any(graph["programs"] for graph in training(ran)):
+            raise NotYet(f"{words}: XLA compiled convolutions of the training step.")
+    here = "on" if gpu else "off"
+    return f"--xla on compiles the gradients, off does not; the default here is {here}"
+
+
+def judge_profile(ran: Ran) -> str:
+    found, (first, last) = ran.told["markers"] or {}, WINDOW
+    asked = f"--profile-steps {first} {last}"
+    if "unreadable" in found:
+        raise NotYet(f"There is no profile to read: {found['unreadable']}")
+    marked = found["steps"]
+    if not marked:
+        raise NotYet(
+            "The profile has no step markers.",
+            "Each step goes into tf.profiler.experimental.Trace, with step_num and _r=1.",
+        )
+    if marked != list(range(first, last + 1)):
+        told = ", ".join(map(str, marked[:12])) + (", ..." if len(marked) > 12 else "")
+        raise NotYet(f"Asked for {asked}, the profile has markers of steps {told}.")
+    if not found["times"]:
+        raise NotYet(
+            "The profile has markers, but no step times: ./workshop report could not split them.",
+            "A marker begins a step only with _r=1.",
+        )
+    if ran.told["fetches"] and not ran.told["fetches_in_marker"]:
+        raise NotYet("The batch is fetched outside the step marker: its time is in no step.")
+    counted = ran.results["steps_timed"] + ran.results["warmup_steps"]
+    most = WATCHED - (last - first + 1)
+    if counted > most:
+        raise NotYet(
+            f"{counted} steps of {WATCHED} count for the throughput; {asked} leaves {most}: "
+            "recorded steps are slower, and must not count."
+        )
+    return f"a readable profile with markers of steps {first} to {last}, which are not timed"
+
+
+def judge_kind(ran: Ran, wanted: str) -> None:
+    """One of the two kinds of 16 bit, asked for by --precision."""
+    found = conv_types(ran)
+    if found != [wanted]:
+        raise NotYet(
+            f"With --precision mixed_{wanted} the convolutions of the training step ran in "
+            f"{' and '.join(found)}."
+        )
+    losses = {kind for graph in training(ran) for kind in graph["loss_types"]}
+    losses.add(ran.told.get("logits", "float32"))  # TensorFlow casts them, too late
+    if losses != {"float32"}:
+        raise NotYet(
+            f"The logits are {wanted}: a softmax needs float32, so the last layer must give it."
+        )
+    if wanted == "bfloat16" and ran.told["loss_scaling"]:
+        raise NotYet("bfloat16 has float32's range and needs no loss scaling: leave it out there.")
+
+
+def judge_precision(ran: dict[str, Ran], right: Ran) -> str:
+    judge_kind(ran["step"], "bfloat16")
+    judge_kind(ran["few"], "float16")
+    found, wanted = conv_types(ran["watch"]), conv_types(right)
+    if found != wanted:
+        units = "no 16-bit units" if wanted == ["float32"] else f"units for {wanted[0]}"
+        raise NotYet(
+            f"Without --precision the convolutions ran in {' and '.join(found)}. This device has "
+            f"{units}: the default should be {wanted[0]}."
+        )
+    return f"both kinds can be asked for; the default here is {wanted[0]}; the loss is float32"
+
+
+def judge_loop(ran: Ran) -> str:
+    whole, steps = training(ran), WATCHED
+    calls = sum(graph["calls"] for graph in whole)
+    asked = f"--steps-per-call {CALL}: Python made {calls} calls for {steps} steps"
+    if 2 * calls > steps:
+        raise NotYet(f"{asked}: a call should do several.")
+    if any(graph["iterator"] for graph in whole):
+        raise NotYet("The steps take their batches from a tf.data iterator, which is on the host.")
+    if any(graph["python"] for graph in whole):
+        raise NotYet("The steps call Python from within the graph: that is the host again.")
+    fed = sum(graph["fed"] for graph in whole)
+    if fed > steps * BATCH * 28 * 28 // 2:
+        raise NotYet(
+            f"{fed / 1e6:.1f} MB came from the host in {calls} calls: the data should be on the "
+            "device already, and only indices change."
+        )
+    if CALL * calls < steps:
+        raise NotYet(f"{asked}: no call should do more than was asked for.")
+    return f"{calls} calls for {steps} steps, and no images from the host"
+
+
+def deeds(
+    stage: Stage, ran: dict[str, Ran], right: dict[str, Ran]
+) -> list[tuple[str, str, Callable[[], str]]]:
+    """This exercise's idea last, and before it those of the stages that it builds on."""
+    watch = ran["watch"]
+    known = [
+        ("01", "The data is read once", lambda: judge_reads(watch, ran["step"])),
+        ("02", "The step is a graph", lambda: judge_graph(watch, stage.number < "06")),
+        ("03", "XLA compiled it", lambda: judge_xla(watch)),
+        ("04", "There is a profile", lambda: judge_profile(watch)),
+        ("04", "XLA has a switch", lambda: judge_switch(ran["step"], ran["steps"], watch)),
+        ("05", "It computes in 16 bit", lambda: judge_precision(ran, right["epochs"])),
+        ("06", "The host left the loop", lambda: judge_loop(watch)),
+    ]
+    past = {"01": (), "05": ("01", "02", "04")}.get(stage.number, ("01", "02"))
+    return [deed for deed in known if deed[0] == stage.number or deed[0] in past]

@@ -1,0 +1,175 @@
+"""`./workshop exercise N`: the previous stage's script to change yourself, with the task on top."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from tools import terminal
+from tools.files import save
+from tools.problem import Problem
+from tools.stages import ROOT, STAGES, Stage, lines_changed
+
+EXERCISES = STAGES[1:7]  # of 06's two rungs the first; the last is for reading
+
+
+def my_folder() -> Path:
+    """Where attendees work; git does not look there."""
+    return Path(os.environ.get("WORKSHOP_MY") or ROOT / "my")
+
+
+def find_stage(name: str) -> Stage:
+    """The stage of an exercise, named 02, 2 or by its folder."""
+    wanted = name.zfill(2) if name.isdigit() else name.rstrip("/")
+    for stage in EXERCISES:
+        if wanted in (stage.number, stage.name, stage.folder):
+            return stage
+    if wanted in (STAGES[0].number, STAGES[0].folder):
+        raise Problem("00 has no exercise: it is where you start. Type: ./workshop exercise 01")
+    raise Problem(f"no exercise {wanted}. There are 01 to {EXERCISES[-1].number}")
+
+
+def previous(stage: Stage) -> Stage:
+    return STAGES[STAGES.index(stage) - 1]
+
+
+def script_of(stage: Stage) -> Path:
+    return my_folder() / stage.number / "train_MNIST.py"
+
+
+def shown(path: Path) -> str:
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+# --- the text ---
+
+
+def about(count: int) -> str:
+    """Roughly: exact figures would be a riddle of their own."""
+    if count < 10:
+        return f"about {count}"
+    return f"about {5 * round(count / 5)}"
+
+
+def parts(stage: Stage) -> tuple[str, list[str]]:
+    """The task and its hints, from the stage's own folder."""
+    text = (ROOT / stage.folder / "exercise.md").read_text(encoding="utf-8")
+    count = about(lines_changed(stage) or 0)
+    text = text.replace("{lines}", count).replace("{before}", previous(stage).folder)
+    task, *hints = re.split(r"^## Hint\n", text, flags=re.M)
+    return task.strip(), [hint.strip("\n") for hint in hints]  # code begins indented
+
+
+def as_comment(task: str) -> str:
+    title = task.removeprefix("# ")
+    return "".join(f"# {line}".rstrip() + "\n" for line in title.splitlines())
+
+
+def show(text: str, console: Console) -> None:
+    """Markdown of the simple kind: a title, `code`, paragraphs."""
+    for line in text.splitlines():
+        if line.startswith("# "):
+            console.print(Text(line[2:], style="bold"))
+        else:
+            made = Text(line)
+            made.highlight_regex(r"`[^`]+`", style="cyan")
+            console.print(made)
+
+
+# --- the file ---
+
+
+def link_data(folder: Path) -> None:
+    """A stage looks for ../data: let it find the repository's."""
+    link = folder / "data"
+    if not link.is_symlink() and not link.exists():
+        link.symlink_to(os.path.relpath(ROOT / "data", folder))
+
+
+def move_aside(file: Path) -> Path:
+    """The old work under a name that nothing has yet."""
+    number = 1
+    while (aside := file.with_name(f"{file.stem}.{number}{file.suffix}")).exists():
+        number += 1
+    file.rename(aside)
+    return aside
+
+
+def start(stage: str, fresh: bool) -> int:
+    return begin(find_stage(stage), fresh)
+
+
+def begin(stage: Stage, fresh: bool) -> int:
+    console = terminal.console()
+    console.width = min(console.width, 100)
+    file, (task, _) = script_of(stage), parts(stage)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    link_data(my_folder())
+    there = file.exists() or file.is_symlink()
+    show(task, console)
+    console.print()
+    if there and fresh:
+        console.print(f"Your old file is now {shown(move_aside(file))}.", markup=False)
+        (file.parent / "check.json").unlink(missing_ok=True)
+        (file.parent / "hints.json").unlink(missing_ok=True)
+        there = False
+    if there:
+        told = "is there already and was not touched. To start anew: --fresh moves it aside."
+        console.print(f"{shown(file)} {told}", markup=False)
+    else:
+        text = as_comment(task) + previous(stage).script.read_text(encoding="utf-8")
+        save(file, lambda part: part.write_text(text, encoding="utf-8"))
+        origin = previous(stage).script.relative_to(ROOT)
+        console.print(f"Yours to change: {shown(file)}, a copy of {origin}.", markup=False)
+    console.print()
+    activate = [("source .venv/bin/activate", "once in a shell")]
+    commands = (
+        *(activate if (ROOT / ".venv").exists() and "VIRTUAL_ENV" not in os.environ else []),
+        (f"(cd {shown(file.parent)} && python {file.name} --steps 50)", "run it"),
+        (f"./workshop check {stage.number} --quick", "is it right?"),
+        (f"./workshop check {stage.number}", "is it right, and how fast?"),
+        (f"./workshop check {stage.number} --hint", "a hint, one at a time"),
+    )
+    width = max(len(command) for command, _ in commands)
+    for command, what in commands:
+        console.print(Text.assemble(f"  {command:<{width}}  ", (what, "dim")))
+    return 0
+
+
+# --- hints ---
+
+
+def show_hint(stage: Stage) -> int:
+    """The next hint; how many were shown is kept beside the attendee's file."""
+    console = terminal.console()
+    console.width = min(console.width, 100)
+    _, hints = parts(stage)
+    kept = script_of(stage).parent / "hints.json"
+    try:
+        count = int(json.loads(kept.read_text()))
+    except (OSError, ValueError, TypeError):
+        count = 0
+    if not 0 <= count < len(hints):
+        told = f"There are no more hints: all {len(hints)}, again:" if hints else "No hints."
+        console.print(told)
+        for text in hints:
+            console.print()
+            show(text, console)
+        own = f"{stage.folder}/{stage.file}"
+        console.print(f"\nThe workshop's own solution is {own}; its README explains it.")
+        return 0
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    save(kept, lambda part: part.write_text(f"{count + 1}\n"))
+    console.print(Text(f"Hint {count + 1} of {len(hints)}", style="bold"))
+    show(hints[count], console)
+    return 0
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -1,0 +1,1 @@
+"""The stages: trained in turn, tabled, timed, scaled. Imports no other subject."""

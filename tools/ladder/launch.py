@@ -1,0 +1,178 @@
+"""Run one stage as a reader would, in its own process or processes, and read what it came to."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from subprocess import PIPE
+from typing import TextIO
+
+from tools import data
+from tools.files import results_folder
+from tools.machine import has_nvidia_gpu, in_container
+from tools.stages import Stage
+
+LOG_LINE = re.compile(r"INFO - \((\d+), (\d+)\), Loss: .*throughput: ([\d.]+) img/s")
+Report = Callable[[int, float], None]  # steps done, img/s now
+Say = Callable[[str], None]  # a line of choose.py
+
+
+@dataclass(frozen=True)
+class Job:
+    stage: Stage
+    steps: int
+    batch_size: int
+    ranks: int = 1
+    threads: int | None = None  # per rank; None leaves it to TensorFlow
+    switches: str = ""  # more options, as one types them
+
+
+def command(job: Job, results: Path) -> list[str]:
+    words = [sys.executable, str(job.stage.script), "--steps", str(job.steps)]
+    words += ["--batch-size", str(job.batch_size), "--data", str(data.DEFAULT_PATH)]
+    words += ["--results", str(results), *job.switches.split()]
+    if job.stage.profiles:
+        images = data.SHAPES["x_train"][0]  # so many steps at most, in the stage's ten epochs
+        first, last = profiled_steps(min(job.steps, 10 * (images // (job.batch_size * job.ranks))))
+        words += ["--logdir", str(results_folder() / "logs" / results.stem)]
+        words += ["--profile-steps", str(first), str(last)]
+    if job.ranks > 1:
+        # A container's Horovod may have MPI only; left alone, horovodrun takes what is built.
+        exchange = [] if in_container() else ["--gloo"]
+        words = [horovodrun(), *exchange, "-np", str(job.ranks), *words]
+    return words
+
+
+def profiled_steps(steps: int) -> tuple[int, int]:
+    """A window after the warm-up that leaves at least as many steps for the clock, if it can."""
+    first = min(10, steps // 2)
+    return first, first + max(1, min(11, (steps - first) // 2)) - 1
+
+
+def horovodrun() -> str:
+    """The launcher that belongs to this Python; in a container it may be elsewhere on PATH."""
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return shutil.which("horovodrun", path=places) or "horovodrun"
+
+
+def environment(job: Job) -> dict[str, str]:
+    """On a CPU the ranks must share the cores, or they fight over them and with Horovod."""
+    extra = {}
+    if job.threads:
+        extra = {name: str(job.threads) for name in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS")}
+        extra["TF_NUM_INTEROP_THREADS"] = str(job.threads)
+    if job.ranks > 1 and not has_nvidia_gpu():
+        extra["HOROVOD_CYCLE_TIME"] = "5"  # ms, not 1: how often its own thread looks for work
+    return {**os.environ, **extra}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a stage's choose.py printed."""
+
+    lines: list[str]  # a way and its speed each, or why there are none
+    switches: str
+
+
+CHOSEN: dict[int, Choice] = {}  # by batch size
+
+
+def choose(stage: Stage, batch_size: int, say: Say) -> Choice:
+    """The fastest switches here, none where choose.py finds none: once for each batch size."""
+    if batch_size in CHOSEN:
+        return CHOSEN[batch_size]
+    words = [sys.executable, str(stage.script.with_name("choose.py"))]
+    words += ["--batch-size", str(batch_size), "--data", str(data.DEFAULT_PATH)]
+    process = subprocess.Popen(words, stdout=PIPE, stderr=PIPE, text=True)
+    lines = []
+    try:
+        for line in process.stderr or ():
+            lines.append(line.rstrip())
+            say(lines[-1])
+        CHOSEN[batch_size] = Choice(lines, process.communicate()[0].strip())
+    finally:  # Ctrl+C may have reached this process only
+        process.terminate()
+        process.wait()
+    return CHOSEN[batch_size]
+
+
+def train(
+    job: Job,
+    name: str = "",
+    report: Report = lambda done, speed: None,
+    say: Say = lambda line: None,
+) -> dict:
+    """Run a stage; its results, with `failed` saying why where it did."""
+    name = name or job.stage.name
+    results = results_folder() / f"{name}.json"
+    results.unlink(missing_ok=True)
+    log, errors = results.with_suffix(".log"), results.with_suffix(".err")
+    row: dict = {"stage": job.stage.name, "change": job.stage.change}
+    if job.stage.chooses:
+        try:
+            choice = choose(job.stage, job.batch_size, say)
+        except KeyboardInterrupt:
+            return {**row, "failed": "interrupted", "interrupted": True}
+        job = replace(job, switches=choice.switches)
+        row["tried"] = asdict(choice)
+    interrupted = False
+    with log.open("w") as copy, errors.open("w") as err:
+        process = subprocess.Popen(
+            command(job, results),
+            env=environment(job),
+            stdout=PIPE,
+            stderr=err,
+            text=True,
+        )
+        try:
+            follow(process, copy, report)
+        except KeyboardInterrupt:  # it reached the stage too, which now sums up what it did
+            interrupted = True
+            copy.write(let_it_end(process))
+    row["log"] = [line for line in log.read_text().splitlines() if LOG_LINE.search(line)][-3:]
+    try:
+        row |= json.loads(results.read_text()) | {"stage": job.stage.name}
+    except (OSError, ValueError):
+        row["failed"] = "interrupted" if interrupted else "it wrote no results"
+    row["interrupted"] = interrupted or row.get("interrupted", False)
+    if process.returncode and not row["interrupted"]:
+        row["failed"] = last_words(process.returncode, errors)
+    return row
+
+
+def follow(process: subprocess.Popen[str], copy: TextIO, report: Report) -> None:
+    """Copy what the stage prints, and report its steps, until it ends."""
+    done = 0
+    for line in process.stdout or ():
+        copy.write(line)
+        found = LOG_LINE.search(line)
+        if found:
+            done += 1
+            report(done, float(found[3]))
+    process.wait()
+
+
+def let_it_end(process: subprocess.Popen[str]) -> str:
+    """What the stage still says after Ctrl+C; one that did not get it is told, then made to end."""
+    for number in (signal.SIGINT, signal.SIGKILL):
+        try:
+            return process.communicate(timeout=10)[0]
+        except subprocess.TimeoutExpired:
+            process.send_signal(number)
+    return process.communicate()[0]
+
+
+def last_words(status: int, errors: Path) -> str:
+    """Why a stage failed: its last line on stderr, or how it died."""
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    lines = [line.strip() for line in errors.read_text(errors="replace").splitlines()]
+    return next((line for line in reversed(lines) if line), f"exit status {status}")

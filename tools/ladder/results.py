@@ -1,0 +1,276 @@
+"""`./workshop results`: the last run's table; and every measured figure of the READMEs.
+
+A figure in a README stands between `<!--= WHAT -->` and `<!--/=-->`. What stands between is made
+from the runs that are kept in measured/. STAGE is a number or a name: 06 is 06_optimized, the
+other rung is 06_device. Everything was measured here, but for `kernels`, which xray predicts.
+
+    table                    the ladder: a row for each stage, and below it what it was measured on
+    log STAGE                the stage's last log lines and what matters of its summary, as a block
+    speed STAGE              images per second: 2,001
+    ms STAGE                 the median step: 32.0 ms
+    compile STAGE            what tracing and compiling took beyond the steps' own time: 0.8 s
+    factor STAGE OTHER       how many times as fast as the other: 2.3x
+    peak STAGE [PRECISION]   of the matrix multiply, in the stage's precision or this one: 67 %
+    gflops PRECISION         the matrix multiply itself, in GFLOP/s: 212
+    kernels STAGE            GPU kernels a step, predicted: 217, 13+1 (and one compiled call) or -
+    tried                    what choose.py tried for 06, as it printed it, as a block
+    chosen                   the switches that it found: --xla off --precision float32 ...
+    bench BATCH              06 against model.fit at this batch size, as a table
+    against-fit BATCH        the same in one line
+    scale [BATCH]            06 on one and more ranks, as a table
+    scale-verdict [BATCH]    the same in one line
+    text FILE                a file of measured/ as it is, as a block: text clock.txt
+
+Besides, the line of each script's docstring that starts with "Speed: " is made from measured/.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tools import terminal
+from tools.files import results_folder, save
+from tools.ladder import bench, scale, table
+from tools.stages import ROOT, STAGES, Stage, choose
+
+KEPT = ROOT / "measured"
+CHART = ROOT / "images" / "ladder_cpu.png"
+MARK = re.compile(r"(<!--= ([^>]*?) -->)(.*?)(<!--/=-->)", re.S)
+SPEED_LINE = re.compile(r"^Speed: .*$", re.M)  # in a script's docstring
+SHOWN = ("device", "batch_size", "precision", "xla", "steps_per_call", "warmup_steps")
+SHOWN += ("steps_timed", "compile_s", "step_ms_median", "img_per_s", "final_loss")
+SHOWN += ("test_accuracy", "data")  # what a README's log block shows of a summary
+
+
+class NoResults(Exception):
+    """There is no run to show, or not one to keep."""
+
+
+def read(folder: Path, name: str) -> dict:
+    try:
+        return json.loads(read_text(folder, name))
+    except ValueError:
+        told = f"{os.path.relpath(folder / name)} is not whole"
+        raise NoResults(f"{told}: ./workshop run, bench and scale make it") from None
+
+
+def read_text(folder: Path, name: str) -> str:
+    try:
+        return (folder / name).read_text()
+    except FileNotFoundError:
+        told = f"no {name} in {os.path.relpath(folder)}: ./workshop run, bench and scale make it"
+        raise NoResults(told) from None
+
+
+# --- the figures ---
+
+
+def row(stage: str) -> dict:
+    name = choose([stage])[-1].name
+    return next(row for row in read(KEPT, "ladder.json")["rows"] if row["stage"] == name)
+
+
+def ladder_table() -> str:
+    return "\n" + table.markdown(read(KEPT, "ladder.json"))
+
+
+def log(number: str) -> str:
+    """What the stage printed: its last steps, and what matters of its summary."""
+    found = row(number)
+    lines = ["...", *found["log"]]
+    lines += [f"{name:<15} {value}" for name, value in found.items() if name in SHOWN]
+    return "\n```\n" + "\n".join(lines) + "\n```\n"
+
+
+def speed(number: str) -> str:
+    return terminal.number(row(number)["img_per_s"])
+
+
+def milliseconds(number: str) -> str:
+    return f"{terminal.number(row(number)['step_ms_median'])} ms"
+
+
+def seconds_compiling(number: str) -> str:
+    return f"{row(number)['compile_s']:.1f} s"
+
+
+def factor(number: str, other: str) -> str:
+    """img/s against another stage's, to two figures: what a reader remembers."""
+    value = row(number)["img_per_s"] / row(other)["img_per_s"]
+    return f"{value:.0f}x" if value >= 9.95 else f"{value:.1f}x"
+
+
+def peak(number: str, precision: str = "") -> str:
+    """Of the matrix multiply in the stage's own precision, or in the one that is named."""
+    found = row(number) | ({"precision": precision} if precision else {})
+    share = table.of_ceiling(found, read(KEPT, "ladder.json")["ceiling"])
+    return f"{100 * (share or 0):.0f} %"
+
+
+def gigaflops(precision: str) -> str:
+    return f"{read(KEPT, 'ladder.json')['ceiling'][precision] / 1e9:,.0f}"
+
+
+def text(name: str) -> str:
+    """Output that was kept as it was printed."""
+    return f"\n```\n{read_text(KEPT, name)}```\n"
+
+
+def kernels(number: str) -> str:
+    return table.kernels(choose([number])[-1], read(KEPT, "xray.json"))
+
+
+def tried() -> str:
+    """What choose.py printed while it tried."""
+    return "\n```\n" + "\n".join(row("06")["tried"]["lines"]) + "\n```\n"
+
+
+def chosen() -> str:
+    return row("06")["tried"]["switches"]
+
+
+def bench_table(batch_size: str) -> str:
+    return "\n" + bench.markdown(read(KEPT, f"bench_{batch_size}.json")) + "\n"
+
+
+def against_fit(batch_size: str) -> str:
+    return bench.verdict(read(KEPT, f"bench_{batch_size}.json"))
+
+
+def scale_table(batch_size: str = "64") -> str:
+    return "\n" + scale.markdown(read(KEPT, f"scale_06_{batch_size}.json")["points"]) + "\n"
+
+
+def scale_verdict(batch_size: str = "64") -> str:
+    return scale.verdict(read(KEPT, f"scale_06_{batch_size}.json")["points"])
+
+
+FIGURES: dict[str, Callable[..., str]] = {
+    "table": ladder_table,
+    "log": log,
+    "speed": speed,
+    "ms": milliseconds,
+    "compile": seconds_compiling,
+    "factor": factor,
+    "peak": peak,
+    "gflops": gigaflops,
+    "text": text,
+    "kernels": kernels,
+    "tried": tried,
+    "chosen": chosen,
+    "bench": bench_table,
+    "against-fit": against_fit,
+    "scale": scale_table,
+    "scale-verdict": scale_verdict,
+}
+
+
+def fill(text: str) -> str:
+    """The text with every figure as measured/ has it."""
+
+    def figure(found: re.Match[str]) -> str:
+        name, *arguments = found[2].split()
+        return found[1] + FIGURES[name](*arguments) + found[4]
+
+    return MARK.sub(figure, text)
+
+
+def readmes() -> list[Path]:
+    return [ROOT / "README.md", *sorted(ROOT.glob("[0-9]*/[A-Z]*.md"))]
+
+
+# --- the command ---
+
+
+def keep_runs() -> list[Path]:
+    """Copy the last runs to measured/: a whole ladder on real MNIST, and what else there is."""
+    folder = results_folder()
+    ladder = read(folder, "ladder.json")
+    rows = ladder["rows"]
+    if [row["stage"] for row in rows] != [stage.name for stage in STAGES]:
+        raise NoResults("the last run was not of all stages: ./workshop run --repeats 3")
+    if any("failed" in row or row["interrupted"] or row["data"] != "mnist" for row in rows):
+        raise NoResults("the last run failed, was stopped, or was not on real MNIST: run it again")
+    for row in rows:
+        for name in ("results", "logdir"):  # they name this machine's folders
+            row.pop(name, None)
+    KEPT.mkdir(exist_ok=True)
+    texts = {"ladder.json": json.dumps(ladder, indent=2) + "\n"}
+    for found in sorted([*folder.glob("bench_[0-9]*.json"), *folder.glob("scale_[0-9]*.json")]):
+        content = read(folder, found.name)
+        failed = any(row.get("failed") for row in content.get("rows", []))
+        if content["data"] != "mnist" or failed:
+            raise NoResults(f"{found.name} failed or is not on real MNIST: make it again")
+        texts[found.name] = read_text(folder, found.name)
+    if (folder / "clock.txt").exists():
+        texts["clock.txt"] = read_text(folder, "clock.txt")
+    predict(folder / "xray.json")
+    texts["xray.json"] = read_text(folder, "xray.json")
+    for name, text in texts.items():
+        save(KEPT / name, lambda part, text=text: part.write_text(text))
+    return [KEPT / name for name in texts]
+
+
+def predict(path: Path) -> None:
+    """xray in a process of its own: it hides any GPU from TensorFlow."""
+    command = [sys.executable, "-m", "tools", "xray", "--json", str(path.resolve())]
+    child = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    if child.returncode:
+        raise NoResults("./workshop xray failed: nothing is kept")
+
+
+def speed_line(stage: Stage) -> str:
+    """The line of a script's docstring, with the CPU's name where there is room for it."""
+    ladder, found = read(KEPT, "ladder.json"), row(stage.name)
+    times = "" if stage is STAGES[0] else f", {factor(stage.name, '00')} stage 00"
+    for device in (table.hardware(ladder, found), found["device"]):
+        made = f"{device}, batch {found['batch_size']}, {ladder['steps']} steps"
+        line = f"Speed: {speed(stage.name)} img/s{times} ({made}); A100s: README.md."
+        if len(line) <= 100:
+            break
+    return line
+
+
+def with_speed(stage: Stage) -> str:
+    """The stage's script as measured/ has it."""
+    return SPEED_LINE.sub(lambda _: speed_line(stage), script(stage).read_text(), count=1)
+
+
+def script(stage: Stage) -> Path:
+    return ROOT / stage.folder / stage.file
+
+
+def write_readmes() -> list[Path]:
+    """Every README and script with the figures of measured/, and the chart."""
+    try:
+        new = {path: fill(path.read_text()) for path in readmes()}
+        new |= {script(stage): with_speed(stage) for stage in STAGES}
+    except (AttributeError, IndexError, KeyError, StopIteration, TypeError, ValueError) as error:
+        told = f"{KEPT.name}/ does not hold what results --keep puts there"
+        raise NoResults(f"{told} ({type(error).__name__}: {error})") from error
+    changed = [path for path, text in new.items() if text != path.read_text()]
+    for path in changed:
+        save(path, lambda part, path=path: part.write_text(new[path]))
+    table.draw(read(KEPT, "ladder.json"), CHART)
+    return [*changed, CHART]
+
+
+def run(keep: bool, write: bool) -> int:
+    console = terminal.console()
+    try:
+        paths = keep_runs() if keep else []
+        paths += write_readmes() if write else []
+        if not paths:
+            table.show(read(results_folder(), "ladder.json"), console)
+    except NoResults as error:
+        print(f"workshop: {error}", file=sys.stderr)
+        return 1
+    for path in paths:
+        console.print(f"wrote {os.path.relpath(path)}", markup=False)
+    return 0

@@ -1,0 +1,54 @@
+"""One self-contained HTML page: the template, its style and its scripts, and the data in it."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tools.report.compare import Comparison
+from tools.report.profile import LABELS, Profile
+from tools.report.text import COLOURS
+
+FOLDER = Path(__file__).parent / "page"
+SCRIPTS = ("charts.js", "tables.js", "timeline_paint.js", "timeline.js", "page.js")
+MOST_ROWS = 100  # of a table; --json has them all
+
+
+def safe_json(value: Any) -> str:
+    """JSON that cannot end the script element it stands in, whatever the names in it are."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def for_page(profile: Profile, timeline: dict) -> dict:
+    made = asdict(profile)
+    made["timeline"] = timeline
+    by_side = [[op for op in made["operations"] if op["where"] == s] for s in ("device", "host")]
+    made["operations"] = [op for side in by_side for op in side[:MOST_ROWS]]
+    made["kernels"] = made["kernels"][:MOST_ROWS]
+    return made
+
+
+def page(profiles: list[Profile], timelines: list[dict], comparison: Comparison | None) -> str:
+    compared = asdict(comparison) if comparison else None
+    if compared:
+        for key in ("operations", "kernels"):
+            compared[key] = compared[key][:MOST_ROWS]
+    data = {
+        "profiles": [for_page(*pair) for pair in zip(profiles, timelines)],
+        "comparison": compared,
+        "labels": LABELS,
+        "colours": COLOURS,
+    }
+    parts = {
+        "title": html.escape(", ".join(profile.run for profile in profiles)),
+        "style": (FOLDER / "page.css").read_text(encoding="utf-8"),
+        "script": "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS),
+        "data": safe_json(data),
+    }
+    template = (FOLDER / "page.html").read_text(encoding="utf-8")
+    return re.sub(r"@@(\w+)@@", lambda found: parts[found[1]], template)

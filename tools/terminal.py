@@ -1,0 +1,45 @@
+"""Numbers and tables as all commands show them."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+
+def console() -> Console:
+    """Colour and width of the terminal; a file or a pipe has no width of its own."""
+    made = Console(highlight=False)
+    if not made.is_terminal:
+        made.width = 100
+    return made
+
+
+def number(value: float | None) -> str:
+    """1,234 but 12.3: three figures or more."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
+
+
+def ratio(value: float | None, base: float | None) -> str:
+    if not value or not base:
+        return "-"
+    return f"{value / base:.2f}x" if value < 10 * base else f"{value / base:.0f}x"
+
+
+def as_markdown(titles: list[str], rows: list[list[str]], left: int = 1) -> str:
+    """A table whose first columns are words, and the others numbers."""
+    rule = "|" + "---|" * left + "--:|" * (len(titles) - left)
+    lines = ["| " + " | ".join(row) + " |" for row in (titles, *rows)]
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def on_terminal(titles: list[str], rows: list[list[str]]) -> Table:
+    """The same, for a terminal: words in the first column, then numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, title in enumerate(titles):
+        table.add_column(title, justify="right" if i else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
