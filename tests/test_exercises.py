@@ -857,7 +857,7 @@ def test_exercise_never_overwrites(tmp_path: Path) -> None:
         (["check", "0"], "00 has no exercise"),
         (["check", "03"], "Type: ./workshop exercise 03"),
         (["check", "--hint"], "--hint needs the number"),
-        (["check", "02", "--repeats", "0"], "0 is less than 1"),
+        (["check", "02", "--repeats", "0"], "0 is no whole number"),
     ],
 )
 def test_bad_words_get_one_line(words: list[str], said: str, tmp_path: Path) -> None:

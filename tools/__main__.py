@@ -11,7 +11,9 @@ from tools.stages import UnknownStage
 
 
 def main(argv: list[str]) -> int:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl+C: no stage is left alone
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl+C: no stage is left alone
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays nohup
+            signal.signal(number, signal.default_int_handler)
     try:
         return commands.call(argv)
     except (Problem, OSError) as problem:  # OSError: a folder that cannot be written, say

@@ -10,9 +10,15 @@ import importlib
 from pathlib import Path
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        """One line, not the whole usage."""
+        self.exit(2, "workshop: {}. Type: {} --help\n".format(message, self.prog))
+
+
 def at_least_one(text):
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError("{} is less than 1".format(text))
+    if not text.isdigit() or not 1 <= int(text) < 2**31:
+        raise argparse.ArgumentTypeError("{} is no whole number from 1 on".format(text))
     return int(text)
 
 
@@ -21,153 +27,124 @@ def option(*names, **settings):
     return names, settings
 
 
-def count(name, default, what):
-    return option(name, type=at_least_one, default=default, help=what)
+def count(name, default, what, **more):
+    return option(name, type=at_least_one, default=default, help=what, **more)
 
 
-def switch(name, what):
-    return option(name, action="store_true", help=what)
+def switch(name, what, **more):
+    return option(name, action="store_true", help=what, **more)
 
 
-def file(name, what, metavar="FILE"):
-    return option(name, type=Path, metavar=metavar, help=what)
+def file(name, what, **more):
+    return option(name, type=Path, help=what, **{"metavar": "FILE", **more})
+
+
+def command(name, what, function, *options):
+    """A row of the table; the function gets the options by name."""
+    return name, what, function, options
 
 
 STEPS = count("--steps", 100, "default 100")
 BATCH_SIZE = count("--batch-size", 64, "default 64")
+STAGE = {"metavar": "NN", "help": "01 to 06"}
 
 COMMANDS = (
-    (
+    command(
         "run",
         "train every stage in turn and show the ladder: a table and a chart",
-        (
-            option("--stages", nargs="+", default=[], metavar="NN", help="for instance 00 02"),
-            count("--ranks", 1, "processes (Horovod)"),
-            count("--repeats", 1, "of the whole; default 1"),
-            STEPS,
-            BATCH_SIZE,
-        ),
         "ladder.run:run",
+        option("--stages", nargs="+", default=[], metavar="NN", help="for instance 00 02"),
+        count("--ranks", 1, "processes (Horovod)"),
+        count("--repeats", 1, "of the whole; default 1"),
+        STEPS,
+        BATCH_SIZE,
     ),
-    (
+    command(
         "exercise",
         "make a stage's change yourself: its task, and the script before it",
-        (
-            option("stage", metavar="NN", help="01 to 06"),
-            switch("--fresh", "move your file aside, start anew"),
-        ),
         "exercises.task:start",
+        option("stage", **STAGE),
+        switch("--fresh", "move your file aside, start anew"),
     ),
-    (
+    command(
         "check",
         "is your exercise right, and is it faster? Alone: the score card",
-        (
-            option("stage", nargs="?", metavar="NN", help="01 to 06"),
-            switch("--quick", "do not time it"),
-            count("--repeats", 3, "of the timing; default 3"),
-            switch("--hint", "show the next hint, check nothing"),
-            count("--limit", 300, "seconds for a process of your script; default 300"),
-        ),
         "exercises.check:run",
+        option("stage", nargs="?", **STAGE),
+        switch("--quick", "do not time it"),
+        count("--repeats", 3, "of the timing; default 3"),
+        switch("--hint", "show the next hint, check nothing"),
+        count("--limit", 300, "seconds for a process of your script; default 300"),
     ),
-    (
+    command(
         "bench",
         "06 against Keras's model.fit, on the same CNN, in turns",
-        (
-            option(
-                "--batch-size",
-                type=at_least_one,
-                nargs="+",
-                metavar="N",
-                default=[64],
-                help="one or more; default 64",
-            ),
-            count("--repeats", 3, "in turns; default 3"),
-            count("--steps", None, "default: by the batch size, 60 to 600"),
-        ),
         "ladder.bench:run",
+        count("--batch-size", [64], "one or more; default 64", nargs="+", metavar="N"),
+        count("--repeats", 3, "in turns; default 3"),
+        count("--steps", None, "default: by the batch size, 60 to 600"),
     ),
-    (
+    command(
         "results",
         "show the last run; --keep and --write put it into the READMEs",
-        (
-            switch("--keep", "copy the last runs to measured/"),
-            switch("--write", "put measured/ into the READMEs"),
-        ),
         "ladder.results:run",
+        switch("--keep", "copy the last runs to measured/"),
+        switch("--write", "put measured/ into the READMEs"),
     ),
-    (
+    command(
         "scale",
         "train one stage on 1, 2, ... ranks, the same batch on each, and show how it scales",
-        (
-            option("--stage", default="06", metavar="NN", help="default 06"),
-            option("--ranks", type=at_least_one, nargs="+", default=[1, 2], help="default 1 2"),
-            count("--repeats", 3, "alternating; default 3"),
-            STEPS,
-            BATCH_SIZE,
-        ),
         "ladder.scale:run",
+        option("--stage", default="06", metavar="NN", help="default 06"),
+        count("--ranks", [1, 2], "default 1 2", nargs="+"),
+        count("--repeats", 3, "alternating; default 3"),
+        STEPS,
+        BATCH_SIZE,
     ),
-    (
+    command(
         "report",
         "show where a profiled run spent its time; --html, --json, --trace write files",
-        (
-            file("logdir", "the --logdir of a profiled run, or a profile", None),
-            option("other", type=Path, nargs="?", help="a second one, to compare with"),
-            file("--html", "one page that needs no network"),
-            file("--json", "all figures, for tools"),
-            file("--trace", "for Perfetto and chrome://tracing", "FILE.json.gz"),
-        ),
         "report.command:run",
+        file("logdir", "the --logdir of a profiled run, or a profile", metavar=None),
+        file("other", "a second one, to compare with", nargs="?", metavar=None),
+        file("--html", "one page that needs no network"),
+        file("--json", "all figures, for tools"),
+        file("--trace", "for Perfetto and chrome://tracing", metavar="FILE.json.gz"),
     ),
-    (
+    command(
         "xray",
         "what a GPU would see of each stage's step, found without one: kernels, copies, no times",
-        (
-            option(
-                "what",
-                nargs="?",
-                default="",
-                metavar="NN",
-                help="of a stage, or your own tf.function: FILE.py:FUNCTION; default all stages",
-            ),
-            option("--json", dest="file", type=Path, metavar="FILE", help="all figures, for tools"),
-        ),
         "xray.command:run",
+        option("what", nargs="?", default="", metavar="NN", help="a stage, or FILE.py:FUNCTION"),
+        file("--json", "all figures, for tools", dest="file"),
     ),
-    (
+    command(
         "test",
         "run the whole test suite, Horovod included; --quick: the part under 3 minutes",
-        (
-            switch("--quick", "only what takes under 3 minutes"),
-            option("rest", nargs="*", metavar="...", help="pytest's options, or files of tests/"),
-        ),
         "testing:run",
+        switch("--quick", "only what takes under 3 minutes"),
+        option("rest", nargs="*", metavar="...", help="pytest's options, or files of tests/"),
     ),
-    (
+    command(
         "data",
         "put verified MNIST at data/mnist.npz",
-        (
-            switch("--synthetic", "draw a stand-in instead: no network needed"),
-            switch("--force", "replace even a good file"),
-            file("--output", "write to FILE instead"),
-        ),
         "data:run",
+        switch("--synthetic", "draw a stand-in instead: no network needed"),
+        switch("--force", "replace even a good file"),
+        file("--output", "write to FILE instead"),
     ),
-    (
+    command(
         "setup",
         "make the Python environment only; --test and --horovod add to it",
-        (
-            switch("--test", "what the tests need too"),
-            switch("--horovod", "Horovod too; it is compiled, which takes minutes"),
-        ),
         "environment.start:start",  # which ends once it is made
+        switch("--test", "what the tests need too"),
+        switch("--horovod", "Horovod too; it is compiled, which takes minutes"),
     ),
-    (
+    command(
         "doctor",
         "check this machine, and say how to fix what is wrong; installs nothing",
-        (option("--json", dest="as_json", action="store_true", help="the findings as JSON"),),
         "doctor.command:run",
+        switch("--json", "the findings as JSON", dest="as_json"),
     ),
 )
 NAMES = tuple(command[0] for command in COMMANDS)
@@ -183,8 +160,8 @@ def usage():
 
 def parse(argv):
     """The function of a command, by name, and its arguments by name."""
-    _, what, options, function = COMMANDS[NAMES.index(argv[0])]
-    parser = argparse.ArgumentParser(prog="./workshop " + argv[0], description=what)
+    _, what, function, options = COMMANDS[NAMES.index(argv[0])]
+    parser = Parser(prog="./workshop " + argv[0], description=what)
     for names, settings in options:
         parser.add_argument(*names, **settings)
     if argv[0] == "test":  # what it does not know is pytest's

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import http.client
+import itertools
 import math
 import os
 import queue
@@ -404,6 +405,7 @@ def ensure(
 
     _check_folder(path)
     if synthetic:
+        _set_aside(path, problem, say)
         return _put_synthetic(path, say)
     try:
         name, arrays = _fetch(say)
@@ -411,9 +413,21 @@ def ensure(
         if not fallback:
             raise _no_source(path, found, problem, str(reasons)) from None
         return _fall_back(path, found, problem, str(reasons), say)
+    _set_aside(path, problem, say)
     _write(path, arrays)
     say(_summary(path, "mnist", f"from {name}"))
     return "mnist"
+
+
+def _set_aside(path: Path, problem: str | None, say: Callable[[str], object]) -> None:
+    """A file that is no data of ours may be somebody's: it is moved, never replaced."""
+    if problem is None:
+        return
+    aside = next(
+        place for i in itertools.count(1) if not os.path.lexists(place := Path(f"{path}.{i}"))
+    )
+    path.rename(aside)
+    say(f"{_shown(path)} was no MNIST ({problem}): it is now {_shown(aside)}")
 
 
 def _look(path: Path) -> tuple[str | None, str | None]:
@@ -449,8 +463,7 @@ def _fall_back(
     if found == "synthetic":
         say(_summary(path, found, "already there"))
         return found
-    if problem:
-        say(f"WARNING: {_shown(path)} was no good ({problem}) and is replaced.")
+    _set_aside(path, problem, say)
     return _put_synthetic(path, say)
 
 

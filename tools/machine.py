@@ -41,6 +41,13 @@ def cpu_model() -> str:
     return (names or [platform.machine()])[0]
 
 
+def cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def choose_tensorflow(installed: str | None) -> str:
     """The requirement line of TensorFlow, given what the environment already holds."""
     asked = os.environ.get("WORKSHOP_TENSORFLOW")

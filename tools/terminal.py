@@ -15,6 +15,11 @@ def console() -> Console:
     return made
 
 
+def plain(text: str) -> str:
+    """Words from elsewhere (a device's name) without what a page or a terminal would obey."""
+    return "".join(letter for letter in text if letter.isprintable() and letter not in "|<>`")
+
+
 def number(value: float | None) -> str:
     """1,234 but 12.3: three figures or more."""
     if value is None:

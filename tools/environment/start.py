@@ -22,7 +22,7 @@ from tools.stages import ROOT
 IMPORTS = {  # what must be there in a container that brings its own Python
     "run": "tensorflow keras line_profiler matplotlib numpy rich tensorboard "
     "tensorboard_plugin_profile",
-    "test": "pytest pytest_timeout ruff",
+    "test": "pytest pytest_timeout ruff xdist",
 }
 # `-m tools` would prefer a `tools` folder of the reader's working directory to ours.
 START_TOOLS = (

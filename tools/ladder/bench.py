@@ -9,7 +9,6 @@ import functools
 import json
 import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,11 +17,11 @@ from pathlib import Path
 from rich.console import Console
 
 from tools import data, terminal
-from tools.files import results_folder, save
+from tools.files import measuring, read_json, results_folder, save
 from tools.ladder import launch
 from tools.ladder.keras_fit import VARIANTS
 from tools.machine import has_nvidia_gpu
-from tools.problem import Problem
+from tools.processes import output_of
 from tools.stages import ROOT, STAGES, Stage
 from tools.terminal import as_markdown, number, on_terminal
 
@@ -61,16 +60,12 @@ def train(entry: Entry, steps: int, batch_size: int) -> dict:
     results = results_folder() / "bench_fit.json"
     results.unlink(missing_ok=True)
     words = [entry.variant, str(steps), str(batch_size), str(data.DEFAULT_PATH), str(results)]
-    child = subprocess.run(
-        [sys.executable, "-m", "tools.ladder.keras_fit", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    if child.returncode:
-        lines = child.stderr.strip().splitlines()
-        return {"failed": lines[-1] if lines else f"exit status {child.returncode}"}
-    return json.loads(results.read_text())
+    command = [sys.executable, "-m", "tools.ladder.keras_fit", *words]
+    status, _, errors = output_of(command, cwd=ROOT)
+    if status:
+        lines = errors.strip().splitlines()
+        return {"failed": lines[-1] if lines else f"exit status {status}"}
+    return read_json(results)
 
 
 def measure(
@@ -135,10 +130,12 @@ def show(bench: dict, console: Console) -> None:
 
 
 def run(batch_size: list[int], repeats: int, steps: int | None) -> int:
-    batch_sizes = batch_size
-    images = data.SHAPES["x_train"][0]
-    if max(batch_sizes) > images:
-        raise Problem(f"--batch-size {max(batch_sizes)} is more than the {images} images")
+    launch.check_size(max(batch_size), ranks=1)
+    with measuring(results_folder()):
+        return measure_and_show(batch_size, repeats, steps)
+
+
+def measure_and_show(batch_sizes: list[int], repeats: int, steps: int | None) -> int:
     console = terminal.console()
     say = functools.partial(console.print, markup=False)
     kind = data.ensure(fallback=True, say=say)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 
+from tools.processes import output_of
 from tools.stages import ROOT
 
 SIZE = 2048
@@ -17,11 +17,9 @@ SECONDS = 1.0  # of multiplying, for each precision
 
 def measure() -> dict[str, float]:
     """FLOP/s by precision, from a process of its own: TensorFlow then has the device to itself."""
-    child = subprocess.run(
-        [sys.executable, "-m", "tools.ladder.ceiling"], cwd=ROOT, capture_output=True, text=True
-    )
+    _, out, _ = output_of([sys.executable, "-m", "tools.ladder.ceiling"], cwd=ROOT)
     try:
-        return json.loads(child.stdout.splitlines()[-1])
+        return json.loads(out.splitlines()[-1])
     except (IndexError, ValueError):
         return {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -16,9 +15,12 @@ from subprocess import PIPE
 from typing import TextIO
 
 from tools import data
-from tools.files import results_folder
-from tools.machine import has_nvidia_gpu, in_container
+from tools.files import read_json, results_folder
+from tools.machine import cores, has_nvidia_gpu, in_container
+from tools.problem import Problem
+from tools.processes import child
 from tools.stages import Stage
+from tools.terminal import plain
 
 LOG_LINE = re.compile(r"INFO - \((\d+), (\d+)\), Loss: .*throughput: ([\d.]+) img/s")
 Report = Callable[[int, float], None]  # steps done, img/s now
@@ -42,7 +44,7 @@ def command(job: Job, results: Path) -> list[str]:
     if job.stage.profiles:
         images = data.SHAPES["x_train"][0]  # so many steps at most, in the stage's ten epochs
         first, last = profiled_steps(min(job.steps, 10 * (images // (job.batch_size * job.ranks))))
-        words += ["--logdir", str(results_folder() / "logs" / results.stem)]
+        words += ["--logdir", str(results.parent / "logs" / results.stem)]
         words += ["--profile-steps", str(first), str(last)]
     if job.ranks > 1:
         # A container's Horovod may have MPI only; left alone, horovodrun takes what is built.
@@ -91,17 +93,23 @@ def choose(stage: Stage, batch_size: int, say: Say) -> Choice:
         return CHOSEN[batch_size]
     words = [sys.executable, str(stage.script.with_name("choose.py"))]
     words += ["--batch-size", str(batch_size), "--data", str(data.DEFAULT_PATH)]
-    process = subprocess.Popen(words, stdout=PIPE, stderr=PIPE, text=True)
     lines = []
-    try:
+    with child(words, stdout=PIPE, stderr=PIPE) as process:
         for line in process.stderr or ():
             lines.append(line.rstrip())
             say(lines[-1])
         CHOSEN[batch_size] = Choice(lines, process.communicate()[0].strip())
-    finally:  # Ctrl+C may have reached this process only
-        process.terminate()
-        process.wait()
     return CHOSEN[batch_size]
+
+
+def check_size(batch_size: int, ranks: int) -> None:
+    """What cannot work is refused before anything is started or replaced."""
+    images = data.SHAPES["x_train"][0]
+    if batch_size * ranks > images:
+        of = f" of {ranks} ranks" if ranks > 1 else ""
+        raise Problem(f"--batch-size {batch_size}{of} is more than the {images} images")
+    if ranks > cores() and not has_nvidia_gpu():
+        raise Problem(f"{ranks} ranks on {cores()} core(s): name {cores()} at most")
 
 
 def train(
@@ -109,10 +117,11 @@ def train(
     name: str = "",
     report: Report = lambda done, speed: None,
     say: Say = lambda line: None,
+    folder: Path | None = None,
 ) -> dict:
     """Run a stage; its results, with `failed` saying why where it did."""
     name = name or job.stage.name
-    results = results_folder() / f"{name}.json"
+    results = (folder or results_folder()) / f"{name}.json"
     results.unlink(missing_ok=True)
     log, errors = results.with_suffix(".log"), results.with_suffix(".err")
     row: dict = {"stage": job.stage.name, "change": job.stage.change}
@@ -124,14 +133,12 @@ def train(
         job = replace(job, switches=choice.switches)
         row["tried"] = asdict(choice)
     interrupted = False
-    with log.open("w") as copy, errors.open("w") as err:
-        process = subprocess.Popen(
-            command(job, results),
-            env=environment(job),
-            stdout=PIPE,
-            stderr=err,
-            text=True,
-        )
+    options = {"env": environment(job), "stdout": PIPE}
+    with (
+        log.open("w") as copy,
+        errors.open("w") as err,
+        child(command(job, results), stderr=err, **options) as process,
+    ):
         try:
             follow(process, copy, report)
         except KeyboardInterrupt:  # it reached the stage too, which now sums up what it did
@@ -139,9 +146,10 @@ def train(
             copy.write(let_it_end(process))
     row["log"] = [line for line in log.read_text().splitlines() if LOG_LINE.search(line)][-3:]
     try:
-        row |= json.loads(results.read_text()) | {"stage": job.stage.name}
-    except (OSError, ValueError):
+        row |= {**read_json(results), "stage": job.stage.name}
+    except Problem:
         row["failed"] = "interrupted" if interrupted else "it wrote no results"
+    row["device"] = plain(str(row.get("device", "")))
     row["interrupted"] = interrupted or row.get("interrupted", False)
     if process.returncode and not row["interrupted"]:
         row["failed"] = last_words(process.returncode, errors)

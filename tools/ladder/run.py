@@ -5,26 +5,36 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from tools import data, terminal
-from tools.files import results_folder
+from tools.files import measuring, results_folder
 from tools.ladder import ceiling, launch, table
 from tools.machine import cpu_model
+from tools.processes import output_of
 from tools.stages import ROOT, Stage, choose, lines_changed
+from tools.terminal import plain
 
+UNFINISHED = "unfinished"  # below results/: the last run that failed or was stopped
 START_COST = 200  # importing TensorFlow and testing, in steps of the fastest stage
 
 
 def run_stages(
-    stages: list[Stage], steps: int, batch_size: int, ranks: int, repeats: int, console: Console
+    stages: list[Stage],
+    steps: int,
+    batch_size: int,
+    ranks: int,
+    repeats: int,
+    console: Console,
+    folder: Path,
 ) -> Iterator[dict]:
     """Each stage's row as it is done; a progress bar on a terminal, plain lines elsewhere."""
     threads = max(1, (os.cpu_count() or 1) // ranks) if ranks > 1 else None
@@ -49,7 +59,8 @@ def run_stages(
             progress.update(bar, description=f"{stage.name:<20}", speed="   starting  ")
             began = time.monotonic()
             job = launch.Job(stage, steps, batch_size, ranks, threads)
-            row = launch.train(job, report=report, say=partial(console.print, markup=False))
+            say = partial(console.print, markup=False)
+            row = launch.train(job, report=report, say=say, folder=folder)
             spent += START_COST + steps * stage.step_cost
             progress.update(bar, completed=spent)
             told = "FAILED: " + row["failed"] if "failed" in row else speed_of(row)
@@ -78,50 +89,68 @@ def middle(rows: list[dict]) -> dict:
 def commit() -> str:
     """What the figures were made with; empty where there is no git."""
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
-    try:
-        return subprocess.run(git, capture_output=True, text=True).stdout.strip()
-    except OSError:
-        return ""
+    with contextlib.suppress(OSError):
+        return output_of(git)[1].strip()
+    return ""
 
 
 def run(stages: list[str], steps: int, batch_size: int, ranks: int, repeats: int) -> int:
     names = [name for text in stages for name in text.split(",") if name]
-    return climb(choose(names), steps, batch_size, ranks, repeats)
+    chosen = choose(names)
+    launch.check_size(batch_size, ranks)
+    with measuring(results_folder()):
+        return climb(chosen, steps, batch_size, ranks, repeats)
 
 
 def climb(stages: list[Stage], steps: int, batch_size: int, ranks: int, repeats: int = 1) -> int:
+    """All stages into a folder of their own; only a good run takes the place of the last one."""
     console = terminal.console()
     kind = data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
-    results = results_folder()
-    told = f"{len(stages)} stages of {steps} steps, batch {batch_size}, ranks {ranks}, data {kind}"
-    console.print(told + (f", {repeats} times" if repeats > 1 else ""))
+    text = f"{len(stages)} stages of {steps} steps, batch {batch_size}, ranks {ranks}, data {kind}"
+    console.print(text + (f", {repeats} times" if repeats > 1 else ""))
     ladder = {
         "date": datetime.date.today().isoformat(),
         "commit": commit(),
-        "machine": cpu_model(),
+        "machine": plain(cpu_model()),
         "steps": steps,
         "ceiling": {},
     }
-    rounds = [ceiling.measure()]
-    done: dict[str, list[dict]] = {}
-    interrupted = False
-    for row in run_stages(stages, steps, batch_size, ranks, repeats, console):
-        done.setdefault(row["stage"], []).append(row)
-        interrupted = bool(row.get("interrupted"))
-        if interrupted:
-            break
-    else:
-        with contextlib.suppress(KeyboardInterrupt):  # what was measured is not lost
-            rounds.append(ceiling.measure())
-    ladder["ceiling"] = ceiling.best_of(rounds)
-    rows = ladder["rows"] = [middle(rows) for rows in done.values()]
-    table.show(ladder, console)
-    for path in table.write(ladder, results):
-        console.print(f"wrote {os.path.relpath(path)}", markup=False)
-    if interrupted:
-        return 130
+    with tempfile.TemporaryDirectory(dir=results_folder(), prefix="running-") as name:
+        folder = Path(name)
+        rounds = [ceiling.measure()]
+        done: dict[str, list[dict]] = {}
+        interrupted = False
+        for row in run_stages(stages, steps, batch_size, ranks, repeats, console, folder):
+            done.setdefault(row["stage"], []).append(row)
+            interrupted = bool(row.get("interrupted"))
+            if interrupted:
+                break
+        else:
+            with contextlib.suppress(KeyboardInterrupt):  # what was measured is not lost
+                rounds.append(ceiling.measure())
+        ladder["ceiling"] = ceiling.best_of(rounds)
+        rows = ladder["rows"] = [middle(rows) for rows in done.values()]
+        table.show(ladder, console)
+        table.write(ladder, folder)
+        good = not interrupted and not any("failed" in row for row in rows)
+        kept = results_folder() if good else results_folder() / UNFINISHED
+        move_into(kept, folder)
+    for ending in ("json", "md", "png"):
+        console.print(f"wrote {os.path.relpath(kept / f'ladder.{ending}')}", markup=False)
     for row in rows:
-        if "failed" in row:
-            log = os.path.relpath(results / f"{row['stage']}.err")
+        if "failed" in row and not interrupted:
+            log = os.path.relpath(kept / f"{row['stage']}.err")
             print(f"workshop: {row['stage']} failed: {row['failed']} (see {log})", file=sys.stderr)
-    return 1 if any("failed" in row for row in rows) else 0
+    return 0 if good else 130 if interrupted else 1
+
+
+def move_into(kept: Path, folder: Path) -> None:
+    """All files of a run, in the place of those of the same names."""
+    kept.mkdir(exist_ok=True)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            place = kept / path.relative_to(folder)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if path.suffix == ".json":  # it names its own files
+                path.write_text(path.read_text().replace(str(folder), str(kept)))
+            path.replace(place)

@@ -15,10 +15,9 @@ from pathlib import Path
 from rich.console import Console
 
 from tools import data, terminal
-from tools.files import results_folder, save
+from tools.files import measuring, results_folder, save
 from tools.ladder import launch
-from tools.machine import has_nvidia_gpu
-from tools.problem import Problem
+from tools.machine import cores, has_nvidia_gpu
 from tools.stages import Stage, choose
 from tools.terminal import as_markdown, number, on_terminal
 
@@ -51,8 +50,6 @@ def plan(ranks: list[int], cores: int, gpu: bool) -> list[Point]:
     ranks = sorted(set(ranks))
     if gpu:
         return [Point(n) for n in ranks]
-    if max(ranks) > cores:
-        raise Problem(f"{max(ranks)} ranks on {cores} core(s): name {cores} at most")
     share = cores // max(ranks)
     points = [Point(n, share) for n in ranks]
     if share == cores:
@@ -181,16 +178,15 @@ def draw(points: list[Point], title: str, path: Path) -> None:
 
 
 def run(stage: str, ranks: list[int], repeats: int, steps: int, batch_size: int) -> int:
-    return measure_and_show(choose([stage])[-1], ranks, repeats, steps, batch_size)
+    with measuring(results_folder()):
+        return measure_and_show(choose([stage])[-1], ranks, repeats, steps, batch_size)
 
 
 def measure_and_show(
     stage: Stage, ranks: list[int], repeats: int, steps: int, batch_size: int
 ) -> int:
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    points = plan(ranks, cores, has_nvidia_gpu())
+    launch.check_size(batch_size, max(ranks))
+    points = plan(ranks, cores(), has_nvidia_gpu())
     console = terminal.console()
     say = functools.partial(console.print, markup=False)
     kind = data.ensure(fallback=True, say=say)
