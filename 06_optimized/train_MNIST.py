@@ -14,7 +14,6 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl+C while TensorFlow loads: j
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors only: keeps the log readable
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # not AMX: some machines trap it
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # its kernels on older CPUs too
 import keras
 import numpy as np
 import tensorflow as tf

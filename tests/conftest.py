@@ -29,7 +29,7 @@ from tools.stages import ROOT
 # As stages 05 and 06 do, before any operation: a machine may announce AMX and yet trap it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# As 06 does: the same kernels on every CPU, and only oneDNN's allocator records its memory.
+# The same kernels on every CPU; and only oneDNN's allocator records its memory.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 # A background job starts with Ctrl+C ignored, and its children inherit that: here it must work.
