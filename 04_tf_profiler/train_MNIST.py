@@ -36,7 +36,7 @@ def get_dataset(path):
 
 
 def make_batches(args, x_train, y_train):
-    """An endless stream of batches, shuffled anew each epoch and made while the device works."""
+    """An endless stream of batches, reshuffled each epoch and made while the device works."""
     # Horovod: each rank draws from its own share of the images
     x_train, y_train = x_train[hvd.rank() :: hvd.size()], y_train[hvd.rank() :: hvd.size()]
     dataset = tf.data.Dataset.from_tensor_slices((x_train, y_train))
