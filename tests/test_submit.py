@@ -490,7 +490,7 @@ def test_06_chooses_its_switches_before_the_ranks_start(tmp_path: Path) -> None:
 
 def test_without_a_choice_06_trains_with_its_defaults(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    site.add("python3", "#!/bin/sh\necho 'choose.py: none of them trained' >&2\nexit 1\n")
+    site.add("python3", "#!/bin/sh\necho 'choose.py: none of them finished' >&2\nexit 1\n")
     extra = {"RANKS": "4", "CONTAINER": "none", "CHOOSE": "1"}
     process = site.run("slurm.sbatch", "06", **extra)
     assert process.returncode == 0, process.stderr
