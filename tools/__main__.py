@@ -11,7 +11,7 @@ from tools.stages import UnknownStage
 
 
 def main(argv: list[str]) -> int:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl+C: no stage is left alone
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl+C: no stage keeps running
     try:
         return commands.call(argv)
     except (Problem, OSError) as problem:  # OSError: a folder that cannot be written, say

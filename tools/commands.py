@@ -43,7 +43,7 @@ COMMANDS = (
         (
             option("--stages", nargs="+", default=[], metavar="NN", help="for instance 00 02"),
             count("--ranks", 1, "processes (Horovod)"),
-            count("--repeats", 1, "of the whole; default 1"),
+            count("--repeats", 1, "run the whole ladder this often; default 1"),
             STEPS,
             BATCH_SIZE,
         ),
@@ -54,25 +54,25 @@ COMMANDS = (
         "make a stage's change yourself: its task, and the script before it",
         (
             option("stage", metavar="NN", help="01 to 06"),
-            switch("--fresh", "move your file aside, start anew"),
+            switch("--fresh", "move your file aside and start again"),
         ),
         "exercises.task:start",
     ),
     (
         "check",
-        "is your exercise right, and is it faster? Alone: the score card",
+        "is your exercise correct, and is it faster? Without NN: your progress",
         (
             option("stage", nargs="?", metavar="NN", help="01 to 06"),
             switch("--quick", "do not time it"),
-            count("--repeats", 3, "of the timing; default 3"),
-            switch("--hint", "show the next hint, check nothing"),
-            count("--limit", 300, "seconds for a process of your script; default 300"),
+            count("--repeats", 3, "how often to time it; default 3"),
+            switch("--hint", "only show the next hint"),
+            count("--limit", 300, "seconds that a run of your script may take; default 300"),
         ),
         "exercises.check:run",
     ),
     (
         "bench",
-        "06 against Keras's model.fit, on the same CNN, in turns",
+        "compare 06 with Keras's model.fit on the same CNN, alternating",
         (
             option(
                 "--batch-size",
@@ -82,8 +82,8 @@ COMMANDS = (
                 default=[64],
                 help="one or more; default 64",
             ),
-            count("--repeats", 3, "in turns; default 3"),
-            count("--steps", None, "default: by the batch size, 60 to 600"),
+            count("--repeats", 3, "alternating; default 3"),
+            count("--steps", None, "default: 60 to 600, depending on the batch size"),
         ),
         "ladder.bench:run",
     ),
@@ -113,25 +113,25 @@ COMMANDS = (
         "show where a profiled run spent its time; --html, --json, --trace write files",
         (
             file("logdir", "the --logdir of a profiled run, or a profile", None),
-            option("other", type=Path, nargs="?", help="a second one, to compare with"),
-            file("--html", "one page that needs no network"),
-            file("--json", "all figures, for tools"),
-            file("--trace", "for Perfetto and chrome://tracing", "FILE.json.gz"),
+            option("other", type=Path, nargs="?", help="a second one to compare with"),
+            file("--html", "write one page that needs no network"),
+            file("--json", "write all figures, for your own scripts"),
+            file("--trace", "write a trace for Perfetto and chrome://tracing", "FILE.json.gz"),
         ),
         "report.command:run",
     ),
     (
         "xray",
-        "what a GPU would see of each stage's step, found without one: kernels, copies, no times",
+        "predict what a GPU would see of each stage's step, without a GPU: kernels, copies, no times",
         (
             option(
                 "what",
                 nargs="?",
                 default="",
                 metavar="NN",
-                help="of a stage, or your own tf.function: FILE.py:FUNCTION; default all stages",
+                help="a stage, or your own tf.function: FILE.py:FUNCTION; default: all stages",
             ),
-            option("--json", dest="file", type=Path, metavar="FILE", help="all figures, for tools"),
+            option("--json", dest="file", type=Path, metavar="FILE", help="write all figures"),
         ),
         "xray.command:run",
     ),
@@ -139,7 +139,7 @@ COMMANDS = (
         "test",
         "run the whole test suite, Horovod included; --quick: the part under 3 minutes",
         (
-            switch("--quick", "only what takes under 3 minutes"),
+            switch("--quick", "only the part that takes under 3 minutes"),
             option("rest", nargs="*", metavar="...", help="pytest's options, or files of tests/"),
         ),
         "testing:run",
@@ -148,7 +148,7 @@ COMMANDS = (
         "data",
         "put verified MNIST at data/mnist.npz",
         (
-            switch("--synthetic", "draw a stand-in instead: no network needed"),
+            switch("--synthetic", "generate a stand-in instead: needs no network"),
             switch("--force", "replace even a good file"),
             file("--output", "write to FILE instead"),
         ),
@@ -156,16 +156,16 @@ COMMANDS = (
     ),
     (
         "setup",
-        "make the Python environment only; --test and --horovod add to it",
+        "only create the Python environment; --test and --horovod add to it",
         (
-            switch("--test", "what the tests need too"),
-            switch("--horovod", "Horovod too; it is compiled, which takes minutes"),
+            switch("--test", "also what the tests need"),
+            switch("--horovod", "also Horovod; compiling it takes minutes"),
         ),
-        "environment.start:start",  # which ends once it is made
+        "environment.start:start",  # it ends once the environment exists
     ),
     (
         "doctor",
-        "check this machine, and say how to fix what is wrong; installs nothing",
+        "check this machine and say how to fix what is wrong; installs nothing",
         (option("--json", dest="as_json", action="store_true", help="the findings as JSON"),),
         "doctor.command:run",
     ),
@@ -187,7 +187,7 @@ def parse(argv):
     parser = argparse.ArgumentParser(prog="./workshop " + argv[0], description=what)
     for names, settings in options:
         parser.add_argument(*names, **settings)
-    if argv[0] == "test":  # what it does not know is pytest's
+    if argv[0] == "test":  # options that it does not know are pytest's
         known, rest = parser.parse_known_args(argv[1:])
         known.rest += rest
         return function, vars(known)

@@ -1,4 +1,4 @@
-"""`./workshop test`: pytest, with what it does not know of its own passed on."""
+"""`./workshop test`: runs pytest, and passes on all options that are not its own."""
 
 from __future__ import annotations
 
