@@ -122,7 +122,7 @@ COMMANDS = (
     ),
     (
         "xray",
-        "predict what a GPU would see of each stage's step, without a GPU: kernels, copies, no times",
+        "predict what a GPU would see of a stage's step, without a GPU: kernels, copies, no times",
         (
             option(
                 "what",

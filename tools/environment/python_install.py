@@ -143,7 +143,7 @@ def get_python() -> str:
         install_python(folder)
         found = find_python(sorted(folder.glob("*/bin")))
     if not found:
-        raise Problem(f"the Python {GET} that uv installed into {folder} does not run. {by_hand()}")
+        raise Problem(f"uv installed no working Python {GET} into {folder}. {by_hand()}")
     return found
 
 
@@ -175,9 +175,7 @@ def fetch_uv(folder: Path) -> str:
     """uv from its wheel; this needs neither pip nor a venv."""
     machine = (platform.system(), platform.machine())
     if machine not in UV_WHEELS:
-        raise Problem(
-            f"there is no uv for {' '.join(machine)}. Install {WANTED}, then: {name_it()}"
-        )
+        raise Problem(f"no uv for {' '.join(machine)}. Install {WANTED}, then: {name_it()}")
     tag, digest = UV_WHEELS[machine]
     try:
         wheel = fetch("uv", f"uv-{UV_VERSION}-py3-none-{tag}.whl", digest, folder)
