@@ -417,7 +417,7 @@ def test_the_plan_shares_the_cores() -> None:
         (4, None),
     ]
     assert [(p.ranks, p.threads) for p in scale.plan([1], 2, gpu=False)] == [(1, 2)]
-    with pytest.raises(Problem, match=r"99 ranks on 2 core\(s\): name 2 at most"):
+    with pytest.raises(Problem, match=r"99 ranks on 2 core\(s\): use 2 at most"):
         scale.plan([1, 99], 2, gpu=False)
 
 

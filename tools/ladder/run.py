@@ -1,4 +1,4 @@
-"""`./workshop run`: train the stages one after the other and show what each one brought."""
+"""`./workshop run`: train the stages one after the other and show what each one gained."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tools.ladder import ceiling, launch, table
 from tools.machine import cpu_model
 from tools.stages import ROOT, Stage, choose, lines_changed
 
-START_COST = 200  # importing TensorFlow and testing, in steps of the fastest stage
+START_COST = 200  # importing TensorFlow and evaluating, in steps of the fastest stage
 
 
 def run_stages(
@@ -40,7 +40,7 @@ def run_stages(
     spent = 0.0
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("", total=total, speed="")
-        for stage in stages * repeats:  # a noisy minute then does not hit one stage only
+        for stage in stages * repeats:  # so that a noisy minute does not affect only one stage
 
             def report(done: int, speed: float, stage: Stage = stage, spent: float = spent) -> None:
                 now = spent + START_COST + done * stage.step_cost
@@ -52,9 +52,9 @@ def run_stages(
             row = launch.train(job, report=report, say=partial(console.print, markup=False))
             spent += START_COST + steps * stage.step_cost
             progress.update(bar, completed=spent)
-            told = "FAILED: " + row["failed"] if "failed" in row else speed_of(row)
+            result = "FAILED: " + row["failed"] if "failed" in row else speed_of(row)
             took = time.monotonic() - began
-            console.print(f"{stage.name:<20} {told}  ({took:.0f} s)", markup=False)
+            console.print(f"{stage.name:<20} {result}  ({took:.0f} s)", markup=False)
             yield row | {"lines": lines_changed(stage)}
 
 
@@ -63,7 +63,7 @@ def speed_of(row: dict) -> str:
 
 
 def middle(rows: list[dict]) -> dict:
-    """One row for a stage's repeats: the (lower) median one, with all speeds; a failure stays."""
+    """One row for a stage's repeats: the (lower) median with all speeds, or the first failure."""
     rows = [row for row in rows if not row.get("interrupted")] or rows
     for row in rows:
         if "failed" in row or row.get("interrupted"):
@@ -76,7 +76,7 @@ def middle(rows: list[dict]) -> dict:
 
 
 def commit() -> str:
-    """What the figures were made with; empty where there is no git."""
+    """The commit that was measured; empty where there is no git."""
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(git, capture_output=True, text=True).stdout.strip()
@@ -93,8 +93,8 @@ def climb(stages: list[Stage], steps: int, batch_size: int, ranks: int, repeats:
     console = terminal.console()
     kind = data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
     results = results_folder()
-    told = f"{len(stages)} stages of {steps} steps, batch {batch_size}, ranks {ranks}, data {kind}"
-    console.print(told + (f", {repeats} times" if repeats > 1 else ""))
+    plan = f"{len(stages)} stages of {steps} steps, batch {batch_size}, ranks {ranks}, data {kind}"
+    console.print(plan + (f", {repeats} times" if repeats > 1 else ""))
     ladder = {
         "date": datetime.date.today().isoformat(),
         "commit": commit(),
