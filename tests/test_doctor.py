@@ -435,7 +435,7 @@ def test_precision_of_a_cpu_is_measured(real, answers) -> None:
     answers.results["precision"] = {"float32": 20.0, "bfloat16": 9.0}
     assert "bfloat16 pays" in training.check_precision(answers).what
     answers.results["precision"] = {"float32": 20.0, "bfloat16": 30.0}
-    assert "float32 is the choice" in training.check_precision(answers).what
+    assert "use float32" in training.check_precision(answers).what
 
 
 def test_amx_that_traps(monkeypatch) -> None:
