@@ -16,7 +16,7 @@ STEPS = 20
 
 
 def time_steps(model, optimizer, images, labels, wait):
-    """Milliseconds a step by a clock that waits for the loss, or that does not."""
+    """Milliseconds per step, by a clock that waits for the loss or by one that does not."""
     times = []
     for _ in range(STEPS):
         start = time.perf_counter()
@@ -24,7 +24,7 @@ def time_steps(model, optimizer, images, labels, wait):
         if wait:
             float(loss)  # cannot return before the loss exists
         times.append(time.perf_counter() - start)
-    float(loss)  # all are done before the next clock starts
+    float(loss)  # all steps are done before the next clock starts
     return 1000 * sorted(times)[STEPS // 2]
 
 
@@ -35,7 +35,7 @@ def main():
     args = parser.parse_args()
     batch_size = args.batch_size
     hvd.init()
-    # A GPU runs behind Python by itself. This makes a CPU do so too.
+    # A GPU always runs behind Python. This makes a CPU do so too.
     tf.config.experimental.set_synchronous_execution(False)
     x_train, _, y_train, _ = get_dataset(args.data)
     if not 0 < batch_size <= len(x_train):
@@ -44,7 +44,7 @@ def main():
     model, optimizer = MNISTClassifier(), keras.optimizers.Adam(0.001)
     model(images)
     optimizer.build(model.trainable_variables)
-    float(train_step(model, optimizer, images, labels))  # tracing: not what is timed here
+    float(train_step(model, optimizer, images, labels))  # tracing: not part of the timing
 
     start = time.perf_counter()
     quick = time_steps(model, optimizer, images, labels, wait=False)

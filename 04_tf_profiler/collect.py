@@ -1,6 +1,6 @@
-"""Collect a profile in three more ways, on the training of train_MNIST.py, which stands beside.
+"""Collect a profile in three more ways, with the training of train_MNIST.py in this folder.
 
-python collect.py context    Profile(...) around some steps of a loop of your own
+python collect.py context    Profile(...) around some steps of your own loop
 python collect.py callback   Keras's TensorBoard callback, for model.fit
 python collect.py server     a training that can be sampled while it runs: leave it running, and
 python collect.py sample     from another terminal, sample it
@@ -29,7 +29,7 @@ def stop(message):
 
 
 def make_folder(path):
-    """So that a folder that cannot be written to is noticed before the training."""
+    """Before the training, so that a folder that is not writable is noticed in time."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path).close()
@@ -41,7 +41,7 @@ def make_folder(path):
 
 
 def profile_with_context(args):
-    """For a loop of your own. The profile is written when the block is left, however it is left."""
+    """For your own loop. The profile is written when the block ends, even by an exception."""
     one_step = prepare(args)
     for step in range(FIRST):
         one_step(step)
@@ -53,7 +53,7 @@ def profile_with_context(args):
 class TensorBoardWithSteps(keras.callbacks.TensorBoard):
     """Keras's callback with the step markers that Keras 3 leaves out: without them, no step time.
 
-    The marker lies inside the recording, and around all that fit() does for a batch: Keras fetches
+    The marker is inside the recording, and around all that fit() does for a batch: Keras fetches
     the batch inside its train function, so waiting for input is part of the step.
     """
 
@@ -84,9 +84,9 @@ def profile_with_callback(args):
 
 
 def train_with_server(args):
-    """For a program that runs already, or for long. The server costs nothing until it is asked."""
-    if answers("localhost", args.port):  # TensorFlow would share the port, and not say so
-        stop(f"port {args.port} is taken: choose another with --port")
+    """For a program that runs for a long time. The server costs nothing until it is sampled."""
+    if answers("localhost", args.port):  # TensorFlow would share the port silently
+        stop(f"port {args.port} is in use: choose another with --port")
     tf.profiler.experimental.server.start(args.port)
     one_step = prepare(args)
     for step in range(args.steps):
@@ -97,19 +97,19 @@ def train_with_server(args):
 
 
 def sample(args):
-    """The sampled program writes the file, from where it runs: so the path must be a whole one."""
+    """The sampled program writes the file, from where it runs: the path must be absolute."""
     if not answers(args.host, args.port):
-        stop(f"nobody answers at {args.host}:{args.port}: start python collect.py server there")
+        stop(f"no answer from {args.host}:{args.port}: start python collect.py server there")
     make_folder(args.logdir)
     address, logdir = f"grpc://{args.host}:{args.port}", args.logdir.resolve()
     try:
         tf.profiler.experimental.client.trace(address, str(logdir), args.ms)
     except tf.errors.UnavailableError:
-        stop(f"{args.host}:{args.port} sent no profile: is it a profiler's server?")
+        stop(f"{args.host}:{args.port} sent no profile: is it a profiler server?")
 
 
 def answers(host, port):
-    """Whether somebody listens there."""
+    """Whether something listens there."""
     with socket.socket() as probe:
         probe.settimeout(5)
         try:
@@ -123,7 +123,7 @@ def answers(host, port):
 
 
 def prepare(args):
-    """This stage's training; what comes back takes one marked step of it."""
+    """This stage's training; returns a function that runs one marked step."""
     images, _, labels, _ = stage.get_dataset(args.data)
     model = stage.MNISTClassifier()
     model(images[:1])  # the first call creates the weights
@@ -164,22 +164,22 @@ def parse_args():
     args.seed = 1
     for name in ("batch_size", "steps", "port", "ms"):
         if not 0 < getattr(args, name) < 2**16:
-            stop(f"--{name.replace('_', '-')} must lie between 1 and 65535")
+            stop(f"--{name.replace('_', '-')} must be between 1 and 65535")
     if args.way in ("context", "callback"):
         make_folder(args.logdir)
     return args
 
 
 def main():
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl+C: just end
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl+C: just exit
     stage.hvd.init()
     if stage.hvd.size() > 1:
-        stop("this is for one process; of many, train_MNIST.py profiles rank 0")
+        stop("this is for one process; with many, use train_MNIST.py, which profiles rank 0")
     args = parse_args()
     keras.utils.set_random_seed(args.seed)
     WAYS[args.way](args)
     if args.way != "server":
-        print(f"there is a profile; to see it: ../workshop report {args.logdir}")
+        print(f"profile recorded; to see it: ../workshop report {args.logdir}")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 python input_pipeline.py --run 1   images are read and prepared one after the other
 python input_pipeline.py --run 2   in parallel, and while the model trains
-python input_pipeline.py --run 3   and the model in mixed precision
-python input_pipeline.py --run 4   and images prepared once and kept, the random part by batches
+python input_pipeline.py --run 3   also with the model in mixed precision
+python input_pipeline.py --run 4   also with images prepared once and cached, random part per batch
 """
 
 import argparse
@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-# Some virtual machines announce AMX but trap it; AVX-512 is the safe choice for 16 bit.
+# Some virtual machines advertise AMX but trap it; AVX-512 is the safe choice for 16 bit.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 from collect import DATA, TensorBoardWithSteps, make_folder, stop
 from train_MNIST import get_dataset, hvd, keras, tf
 
-PNG_SIZE = 256  # a side of a file's image: a small photograph
-MODEL_SIZE = 64  # a side of what the model sees
+PNG_SIZE = 256  # side length of an image in a file: a small photograph
+MODEL_SIZE = 64  # side length of what the model sees
 FACTORS = (0.1, 1.0)  # random contrast and saturation: from almost none to all of it
 
 
@@ -43,7 +43,7 @@ def make_images(folder, count, data):
             file = aside / str(labels[number]) / f"{number:05}.png"
             file.parent.mkdir(exist_ok=True)
             file.write_bytes(tf.io.encode_png(tf.cast(image, tf.uint8)).numpy())
-        aside.rename(folder)  # only now: the folder is whole or not there
+        aside.rename(folder)  # only now: the folder is complete or absent
     except OSError as error:
         stop(f"cannot write {folder}: {error.strerror}")
     finally:
@@ -51,7 +51,7 @@ def make_images(folder, count, data):
 
 
 def list_images(folder, count, data):
-    """The files, made if they are not there yet, and their labels."""
+    """The files, created if they are not there yet, and their labels."""
     if not folder.exists():
         print(f"making {count} images in {folder}", flush=True)
         make_images(folder, count, data)
@@ -65,14 +65,14 @@ def list_images(folder, count, data):
 
 
 def read_image(path, label):
-    """The file's middle: what never changes."""
+    """The middle of the image: this part of the work never changes."""
     image = tf.io.decode_png(tf.io.read_file(path), channels=3)
     image = tf.image.central_crop(image, central_fraction=0.75)
     return tf.image.convert_image_dtype(image, tf.float32), label
 
 
 def augment_image(image, label):
-    """Another contrast and saturation each time: a model should not learn these."""
+    """A different contrast and saturation each time: the model should not learn these."""
     image = tf.image.random_contrast(image, *FACTORS)
     return tf.image.random_saturation(image, *FACTORS), label
 
@@ -82,7 +82,7 @@ def resize(image, label):
 
 
 def augment_batch(images, labels):
-    """augment_image for a whole batch, still with factors of its own for every image."""
+    """augment_image for a whole batch, still with separate factors for every image."""
     shape = (tf.shape(images)[0], 1, 1, 1)
     contrast, saturation = tf.random.uniform(shape, *FACTORS), tf.random.uniform(shape, *FACTORS)
     mean = tf.reduce_mean(images, axis=(1, 2), keepdims=True)
@@ -109,7 +109,7 @@ def make_dataset(args, paths, labels):
         dataset = dataset.map(augment_batch, num_parallel_calls=parallel)
     if args.run > 1:
         return dataset.prefetch(tf.data.AUTOTUNE)
-    options = tf.data.Options()  # by itself TensorFlow would parallelise and prefetch some of this
+    options = tf.data.Options()  # by default TensorFlow would parallelise and prefetch some of this
     options.experimental_optimization.apply_default_optimizations = False
     return dataset.with_options(options)
 
@@ -158,12 +158,12 @@ def main():
         stop("this is for one process")
     args = parse_args()
     make_folder(args.logdir)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # no half-made images stay
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # leave no half-made images
     try:
         files, labels = list_images(args.images, args.count, args.data)
     except KeyboardInterrupt:
         sys.exit(130)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl+C from here on: just end
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl+C from here on: just exit
     keras.utils.set_random_seed(1)
     dataset = make_dataset(args, files, labels)
     steps = len(dataset)

@@ -1,5 +1,5 @@
 """Which of 06's switches are fastest on this machine? Try them, and print the fastest.
-Each try is a run of train_MNIST.py: if it crashes or hangs, it only loses. What was found is kept.
+Each trial runs train_MNIST.py: if it crashes or hangs, it is not chosen. The result is kept.
 
 python choose.py                                             a table, then the switches
 python train_MNIST.py --steps 100 $(python choose.py)        train with them
@@ -22,11 +22,11 @@ from pathlib import Path
 
 SCRIPT = Path(__file__).resolve().with_name("train_MNIST.py")
 CACHE = Path(os.environ.get("WORKSHOP_CACHE") or SCRIPT.parents[1] / ".cache") / "06_choices.json"
-CPU, GPU = (30, 55), (90, 590)  # seconds for a try, seconds for all of them
+CPU, GPU = (30, 55), (90, 590)  # seconds per trial, seconds for all of them
 
 
 def say(text, end="\n"):
-    if end or sys.stderr.isatty():  # a line without an end is only for a terminal
+    if end or sys.stderr.isatty():  # a line without a newline is only for a terminal
         print("\r\x1b[K" * sys.stderr.isatty() + text, end=end, file=sys.stderr, flush=True)
 
 
@@ -50,7 +50,7 @@ def find_ways():
 
 
 def try_out(command, limit, left):
-    """One process, alone: its images per second or why there are none, and its last words."""
+    """One process, alone: its images per second or why there are none, and its last error line."""
     if left <= 0:
         return "not reached", ""
     alone = {k: v for k, v in os.environ.items() if not re.match("HOROVOD|OMPI|PMI|SLURM", k)}
@@ -62,7 +62,7 @@ def try_out(command, limit, left):
             said = process.communicate(timeout=min(limit, left))[1].strip()
         except subprocess.TimeoutExpired:
             speed = "too slow" if left >= limit else "not reached"
-            process.terminate()  # told to end, it sums up what it has done
+            process.terminate()  # asked to stop, it still writes its results
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=5)
         finally:  # after Ctrl+C too
@@ -79,7 +79,7 @@ def main():
     parser.error = lambda message: sys.exit(f"choose.py: {message}")
     parser.add_argument("--batch-size", "--batch_size", type=int, default=64)
     parser.add_argument("--data", help="as for train_MNIST.py")
-    parser.add_argument("--again", action="store_true", help="forget what was found before")
+    parser.add_argument("--again", action="store_true", help="discard the kept result")
     args, (device, (limit, total), ways) = parser.parse_args(), find_ways()
     steps = 500 if (limit, total) == GPU else 60 if args.batch_size <= 256 else 30
     command = [sys.executable, SCRIPT, "--steps", str(steps), "--batch-size", str(args.batch_size)]
@@ -96,15 +96,15 @@ def main():
             say(f"trying {i} of {len(ways)}: {way}", end="")
             speed, stopped = try_out([*command, *way.split()], limit, end - time.monotonic())
         say(f"{way:<57}{f'{speed:,.0f} img/s' if isinstance(speed, float) else speed:>15}")
-        if stopped and i == 1:  # what is wrong with the safest way is wrong with all
+        if stopped and i == 1:  # if the safest way stops with a message, all would
             sys.exit(f"choose.py: {stopped}")
         found[way] = speed
     works = {way: speed for way, speed in found.items() if isinstance(speed, float)}
     if not works:
-        sys.exit("choose.py: none of them trained in time; train_MNIST.py alone shows more")
+        sys.exit("choose.py: none of them finished in time; run train_MNIST.py alone to see why")
     cache |= {key + way: speed for way, speed in found.items() if speed != "not reached"}
     part = CACHE.with_name(f"{CACHE.name}.{os.getpid()}")
-    with contextlib.suppress(OSError):  # a folder that is read-only: the next time it tries again
+    with contextlib.suppress(OSError):  # a read-only folder: the next run tries again
         part.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(json.dumps(cache, indent=1))
         part.replace(CACHE)
@@ -116,5 +116,5 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        say("choose.py: interrupted, nothing is kept")
+        say("choose.py: interrupted, nothing was saved")
         sys.exit(130)

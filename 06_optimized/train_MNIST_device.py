@@ -1,4 +1,4 @@
-"""Stage 05 without the host: the data set on the device, and many steps in one call.
+"""Stage 05 with the host out of the loop: data set on the device, many steps in one call.
 
 Speed: 1,035 img/s, 8.6x stage 00 (CPU, 2 cores, AMD EPYC, batch 64, 100 steps); A100s: README.md.
 
@@ -12,7 +12,7 @@ import signal
 import time
 from pathlib import Path
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl+C while TensorFlow loads: just end
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl+C while TensorFlow loads: just exit
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors only: keeps the log readable
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # not AMX: some machines trap it
@@ -22,7 +22,7 @@ import tensorflow as tf
 
 try:
     import horovod.tensorflow as hvd
-except ImportError:  # Horovod: one process does without it
+except ImportError:  # Horovod: one process works without it
     hvd = argparse.Namespace(init=int, rank=int, local_rank=int, size=lambda: 1)  # int() is 0
 
 STAGE = "06_device"
@@ -94,7 +94,7 @@ def train_step(model, optimizer, images, labels, xla):
 
 
 def train_steps(model, optimizer, data, order, first, count, xla):
-    """Many steps in one call: Python is asked once, not once a step."""
+    """Many steps in one call: Python makes one call, not one per step."""
     losses = tf.TensorArray(tf.float32, count)
     for i in range(count):  # a loop inside the graph where count is a tensor
         images, labels = fetch_batch(data, order, first + i)
@@ -106,9 +106,9 @@ def train_loop(args, model, optimizer, data, history):
     first, last = args.profile_steps
     if args.logdir and not 0 <= first <= last < args.steps:
         stop(f"--profile-steps {first} {last} are not among the {args.steps} steps")
-    profiled = args.logdir and hvd.rank() == 0  # Horovod: one rank's profile tells enough
+    profiled = args.logdir and hvd.rank() == 0  # Horovod: one rank's profile is enough
     whole = args.xla == "call" and hvd.size() == 1  # Horovod: XLA cannot compile its exchange
-    call, lengths = tf.function(train_steps, jit_compile=whole), set()  # the first of each
+    call, lengths = tf.function(train_steps, jit_compile=whole), set()  # lengths seen so far
     with contextlib.ExitStack() as window:  # closes on the way out: Ctrl+C loses no profile
         while (step := len(history)) < args.steps:
             epoch, i_batch = divmod(step, args.steps_per_epoch)
@@ -134,14 +134,14 @@ def train_loop(args, model, optimizer, data, history):
 
 def evaluate(model, x_test, y_test):
     digits = [np.argmax(model(images), axis=1) for images in np.array_split(x_test, 10)]
-    return float(np.mean(np.concatenate(digits) == y_test))  # the share that it got right
+    return float(np.mean(np.concatenate(digits) == y_test))  # the share of correct answers
 
 
 def train_network(args, history):
     x_train, x_test, y_train, y_test = get_dataset(args.data)
     plan_steps(args, x_train, y_train)
     if args.precision == "float32":
-        logging.info("float32: asked for, or no 16-bit units here (--precision tries others)")
+        logging.info("float32: requested, or no 16-bit units here (see --precision)")
     keras.mixed_precision.set_dtype_policy(args.precision)
     model = MNISTClassifier()
     model(x_test[:1])  # the first call creates the weights
@@ -151,14 +151,14 @@ def train_network(args, history):
     optimizer.build(model.trainable_variables)
     if hvd.size() > 1:  # Horovod: all start from rank 0's weights, now that they exist
         hvd.broadcast_variables([v.value for v in model.weights + optimizer.variables], root_rank=0)
-    # On the device, for good. Horovod: each rank keeps its own share of the images
+    # Stays on the device. Horovod: each rank keeps its own share of the images
     data = [tf.constant(part[hvd.rank() :: hvd.size()]) for part in (x_train, y_train)]
     train_loop(args, model, optimizer, data, history)
     args.test_accuracy = evaluate(model, x_test, y_test)
 
 
 def best_precision(gpus):
-    """The kind of 16 bit that this device has units for, or else float32."""
+    """The 16-bit format that this device has units for, or else float32."""
     if gpus:
         major, _ = tf.config.experimental.get_device_details(gpus[0])["compute_capability"]
         return "mixed_bfloat16" if major >= 8 else "mixed_float16" if major == 7 else "float32"
@@ -200,7 +200,7 @@ import zlib
 
 
 def stop(message):
-    rank = f" (rank {hvd.rank()})" if hvd.size() > 1 else ""  # Horovod: say who stopped
+    rank = f" (rank {hvd.rank()})" if hvd.size() > 1 else ""  # Horovod: say which rank stopped
     sys.exit(f"{STAGE}{rank}: {message}")
 
 
@@ -236,7 +236,7 @@ def log_step(args, history, step, loss, step_time, kind="timed"):
         throughput = args.batch_size * hvd.size() / step_time  # Horovod: all ranks' images count
         times = f"step_time: {step_time:.3f}, throughput: {throughput:.3f} img/s."
         logging.info(f"{divmod(step, args.steps_per_epoch)}, Loss: {loss:.3f}, {times}")
-    if args.interrupted:  # heeded between steps: an exception inside TensorFlow can crash it
+    if args.interrupted:  # checked between steps: an exception inside TensorFlow can crash it
         raise KeyboardInterrupt
 
 
@@ -245,7 +245,7 @@ def choose_device():
     if not gpus:
         return f"CPU, {os.cpu_count()} cores"
     mine = hvd.local_rank() % len(gpus)  # Horovod: a rank may see all GPUs of its node, or its own
-    if hvd.size() > 1:  # Horovod: by the driver's own name of a GPU, are two ranks on one?
+    if hvd.size() > 1:  # Horovod: by the driver's ID of a GPU, do two ranks share one?
         cuda, name = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(16)
         known = cuda.cuInit(0) == cuda.cuDeviceGetUuid_v2(name, mine) == 0
         if hvd.allgather_object(name.raw).count(name.raw) > 1 and known:
@@ -256,7 +256,7 @@ def choose_device():
 
 
 def summarize(args, history):
-    """What was asked for and what it came to: printed and, with --results, kept as JSON."""
+    """The options and the results: printed and, with --results, saved as JSON."""
     warmup, timed = ([t for kind, t, _ in history if kind == k] for k in ("warmup", "timed"))
     median = float(np.median(timed)) if timed else None
     results = {
@@ -273,7 +273,7 @@ def summarize(args, history):
         "final_loss": history[-1][-1] if history else None,
     }
     print("\n".join(f"{name:<15} {value}" for name, value in results.items()), flush=True)
-    if args.results:  # written aside, then renamed: the file is whole or not there
+    if args.results:  # written elsewhere, then renamed: never half a file
         with tempfile.TemporaryDirectory(dir=args.results.parent) as folder:
             part = Path(folder) / "results.json"
             part.write_text(json.dumps(results, indent=2, default=str) + "\n")
@@ -296,7 +296,7 @@ def main():
     args.interrupted, args.test_accuracy, history = False, None, []
     try:
         if args.results and args.results.exists() and not args.results.is_file():
-            stop(f"--results {args.results} is no file: name one")
+            stop(f"--results {args.results} is not a file: name one")
         for path in filter(None, [args.results and args.results.parent, vars(args).get("logdir")]):
             path.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=path).close()  # find out now if it cannot be written

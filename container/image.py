@@ -20,8 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-# What must have the version that the workshop was written for (its first two numbers); of the
-# rest it is enough that ./workshop can import it.
+# These must have the version that the workshop was written for (the first two numbers). For the
+# rest it is enough that ./workshop can import them.
 STACK = (
     "tensorflow",
     "keras",
@@ -32,7 +32,7 @@ STACK = (
     "tensorboard-plugin-profile",
     "line-profiler",
 )
-# A pip that followed dependencies would bring these: another TensorFlow, another CUDA.
+# If pip followed dependencies it would install these: another TensorFlow, another CUDA.
 INTRUDERS = ("tensorflow-cpu", "nvidia-cudnn-cu12", "nvidia-cublas-cu12", "nvidia-nccl-cu12")
 SETTINGS = {"WORKSHOP_PYTHON_ENV": "system", "PYTHONNOUSERSITE": "1", "TF_USE_LEGACY_KERAS": "0"}
 
@@ -51,7 +51,7 @@ def installed() -> dict[str, str]:
 
 
 def applies(marker: str) -> bool:
-    """Whether a pin is for this Python; the requirements files know only one kind of marker."""
+    """Whether a pin is for this Python; the requirements files use only one kind of marker."""
     if not marker:
         return True
     found = re.fullmatch(r'python_version < "3\.(\d+)"', marker)
@@ -86,7 +86,7 @@ def missing(paths: list[Path], have: dict[str, str]) -> list[str]:
 
 @dataclass
 class Found:
-    """What the image is, as far as it can be seen without a GPU."""
+    """What the image contains, as far as can be seen without a GPU."""
 
     versions: dict[str, str]
     environment: dict[str, str]
@@ -124,8 +124,8 @@ def judge(found: Found) -> list[tuple[bool, str]]:
     if not built:
         lines.append((False, f"Horovod loads with TensorFlow: {found.horovod}"))
     for part in ("TensorFlow", "MPI", "NCCL"):
-        told = "yes" if built.get(part) else "no"
-        lines.append((built.get(part), f"Horovod has {part}: {told}"))
+        answer = "yes" if built.get(part) else "no"
+        lines.append((built.get(part), f"Horovod has {part}: {answer}"))
     lines.append(("Open MPI" in found.mpirun, f"mpirun: {found.mpirun or 'not on PATH'}"))
     absent = ", ".join(found.cannot_import) or "nothing"
     lines.append((not found.cannot_import, f"./workshop lacks: {absent}"))
@@ -177,14 +177,14 @@ def tensorflow_cuda() -> str | None:
 def horovod_build() -> dict[str, bool] | str:
     try:
         import horovod.tensorflow as hvd
-    except Exception as error:  # a library that does not load says so in many ways
+    except Exception as error:  # a library can fail to load in many ways
         return f"{type(error).__name__}: {error}".splitlines()[0]
     built = {"MPI": hvd.mpi_built(), "NCCL": hvd.nccl_built(), "Gloo": hvd.gloo_built()}
     return {"TensorFlow": True, **{name: bool(value) for name, value in built.items()}}
 
 
 def train_stage_02() -> tuple[dict, str]:
-    """A few steps on drawn data (no network): the results, or the last line of what went wrong."""
+    """A few steps on generated data (no network): the results, or the last line of the error."""
     import numpy as np
 
     from tools.data import draw_synthetic
@@ -211,7 +211,7 @@ def check() -> int:
     lines = judge(found)
     for good, line in lines:
         print(f"{'ok  ' if good else 'FAIL'}  {line}")
-    if isinstance(found.horovod, dict):  # good to know, no fault: horovodrun takes what there is
+    if isinstance(found.horovod, dict):  # for information only: horovodrun uses what there is
         print(f"note  Horovod has Gloo: {'yes' if found.horovod['Gloo'] else 'no'}")
     return 0 if all(good for good, _ in lines) else 1
 

@@ -1,21 +1,21 @@
 # shellcheck shell=bash disable=SC2153,SC2154
-# What the job scripts share; they source it. Nothing here knows a site or a batch system.
+# What the job scripts share; they source it. Nothing here depends on a site or batch system.
 #
 # A job script sets, before it calls train:
 #   repo        the top folder of this repository
 #   job         the job's number
 #   nodes       how many nodes it has, with RANKS ranks on each
-#   launcher    the words that start the ranks: inside the container on one node, outside on several
-#   image_options, binds   more options and folders for apptainer, if the site needs them
+#   launcher    the command that starts the ranks: in the container on one node, outside on several
+#   image_options, binds   extra options and folders for apptainer, if the site needs them
 #
 # You may set, in the environment of the job:
-#   RANKS=2          ranks (GPUs) on each node; all of them if it is not set
-#   CONTAINER=FILE   the image; none: the Python on PATH, a module's or the venv of ./workshop
-#   ENTER="..."      the whole command that enters another kind of container
+#   RANKS=2          ranks (GPUs) on each node; default: all
+#   CONTAINER=FILE   the image; none: the venv of ./workshop if there is one, else Python on PATH
+#   ENTER="..."      the full command that enters another kind of container
 #   LAUNCHER="..."   instead of the site's launcher; empty: none, one process
 #   PROFILE=1        record a profile (stages 04, 05 and 06)
 #   TIMELINE=1       record Horovod's timeline
-#   CHOOSE=0         06: do not try out which of its switches are fastest here
+#   CHOOSE=0         06: do not look for the fastest switches
 #   MNIST_NPZ=FILE   the data, if it is not at data/mnist.npz
 
 stop() {
@@ -23,14 +23,14 @@ stop() {
     exit 1
 }
 
-# The scheduler knows the project, whether it stands in the script or on the command line. (Slurm
-# writes it in small letters.)
+# The scheduler knows the project, whether it is in the script or on the command line. (Slurm
+# converts it to lower case.)
 check_project() { # PROJECT, HOW TO NAME ONE
     [[ ${1^^} != CHANGE_ME ]] || stop "no project to charge: $2"
 }
 
 load_modules() { # several in one call: in that order
-    set +u # the module command is the site's, and seldom clean
+    set +u # the site's module command often uses unset variables
     module load "$@" || stop "module load $* failed: see module avail"
     set -u
 }
@@ -42,8 +42,8 @@ gpus_of_this_node() {
 }
 
 check_ranks() {
-    [[ $RANKS != 0 ]] || stop "no GPU on this node: ask for some, or set RANKS"
-    [[ $RANKS =~ ^[1-9][0-9]*$ ]] || stop "RANKS=$RANKS: it is a number, the ranks on each node"
+    [[ $RANKS != 0 ]] || stop "no GPU on this node: request some, or set RANKS"
+    [[ $RANKS =~ ^[1-9][0-9]*$ ]] || stop "RANKS=$RANKS: must be a number, the ranks on each node"
 }
 
 # 02 or 02_tf_function: sets $stage, the folder, and $script.
@@ -57,7 +57,7 @@ choose_stage() {
     [[ $stage != 01_* ]] || script="$repo/$stage/train_MNIST_iofix.py" # as ./workshop run does
 }
 
-# Sets $inside: the words that make a command run where TensorFlow is.
+# Sets $inside: the command prefix that runs a command where TensorFlow is.
 choose_python() {
     local image=${CONTAINER:-$repo/container/workshop.sif} venv=${WORKSHOP_VENV:-$repo/.venv}
     local engine folder folders=("$repo" "${binds[@]}")
@@ -85,10 +85,10 @@ choose_python() {
     fi
 }
 
-# A stage never downloads. Where a job may, this does it once, before the ranks start.
+# A stage never downloads. Where a job has a network, this does it once, before the ranks start.
 get_data() {
     [[ ! -f $data ]] || return 0
-    echo "submit: no data at $data, trying to get it"
+    echo "submit: no data at $data, trying to download it"
     (cd "$repo" && "${inside[@]}" env WORKSHOP_PYTHON_ENV=system python3 workshop data) || true
     [[ -f $data ]] ||
         stop "no data at $data: type ./workshop data where there is a network, then submit again"
@@ -100,40 +100,40 @@ choose_extras() {
     case ${stage:0:2} in
         04 | 05) extra=(--logdir "$results/logs/$name") ;; # always
         06) [[ ${PROFILE:-0} != 1 ]] || extra=(--logdir "$results/logs/$name") ;;
-        *) [[ ${PROFILE:-0} != 1 ]] || stop "PROFILE=1 is for the stages 04, 05 and 06" ;;
+        *) [[ ${PROFILE:-0} != 1 ]] || stop "PROFILE=1 is for stages 04, 05 and 06" ;;
     esac
     [[ ${TIMELINE:-0} != 1 ]] || export HOROVOD_TIMELINE="$results/$name.timeline.json"
 }
 
-# Sets $switches: the fastest of 06 on this node, tried before the ranks start and kept for the next
-# job (choose.py). Not if you name one yourself.
+# Sets $switches: the fastest for 06 on this node, found by choose.py before the ranks start and
+# kept for the next job. Skipped if you name a switch yourself.
 choose_switches() {
     local words=("${inside[@]}" python3 "$repo/$stage/choose.py" --data "$data") found
     switches=()
     [[ $stage == 06_* && ${CHOOSE:-1} != 0 ]] || return 0
     [[ ! "$*" =~ --(xla|precision|steps-per-call) ]] || return 0
     [[ ! "$*" =~ --batch[-_]size[\ =]+([0-9]+) ]] || words+=(--batch-size "${BASH_REMATCH[1]}")
-    echo "submit: which switches of 06 are fastest here? (minutes, once; CHOOSE=0: do not ask)"
+    echo "submit: finding the fastest switches for 06 (takes minutes, once; CHOOSE=0 skips it)"
     if found=$("${words[@]}"); then
         read -ra switches <<<"$found"
     else
-        echo "submit: choose.py found none: training with the defaults"
+        echo "submit: choose.py found none: using the defaults"
     fi
 }
 
-# Horovod alone knows whether the ranks found each other; N lonely ranks are no result.
+# Only Horovod knows whether the ranks found each other; N separate trainings are no result.
 check_results() {
     local seen
-    [[ -f $file ]] || stop "the training left no results"
+    [[ -f $file ]] || stop "the training wrote no results"
     seen=$(sed -n 's/^ *"ranks": \([0-9]*\),*$/\1/p' "$file")
     if [[ $seen != "$ranks" ]]; then
         rm -f "$file"
-        stop "$ranks ranks were asked for, Horovod saw $seen: these launcher and MPI do not fit"
+        stop "$ranks ranks requested, Horovod saw $seen: launcher and MPI are incompatible"
     fi
     echo "submit: results in $file"
 }
 
-# Sets $words: one stage, by the launcher, on one node inside the container.
+# Sets $words: one stage, started by the launcher; on one node, inside the container.
 stage_words() {
     words=("$repo/submit/one_rank.sh" python3 "$script" --data "$data" --results "$file")
     words+=("${extra[@]}" "${switches[@]}" "$@")
@@ -144,7 +144,7 @@ stage_words() {
     fi
 }
 
-# Sets $words: the whole ladder, by ./workshop, which starts the ranks itself.
+# Sets $words: the whole ladder, with ./workshop, which starts the ranks itself.
 ladder_words() {
     ((nodes == 1)) || stop "the whole ladder is for one node; name a stage"
     export WORKSHOP_RESULTS="$results/$name" WORKSHOP_PYTHON_ENV=system
@@ -156,7 +156,7 @@ ladder_words() {
 # train STAGE OPTIONS...   the whole job; STAGE may be all
 train() {
     local stage=ladder script="" data results name file ranks status=0 inside extra switches words
-    cd -P "$repo" || exit # a path without symbolic links: mounts stumble over them
+    cd -P "$repo" || exit # a path without symbolic links: they break mounts
     repo=$PWD
     [[ ${1:-} == all ]] || choose_stage "${1:-}"
     shift
@@ -168,7 +168,7 @@ train() {
     choose_python
     [[ $stage == ladder ]] || choose_extras
     mkdir -p "$results"
-    export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2} # errors only, of the launcher too
+    export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2} # errors only, also from the launcher
     if [[ $stage == ladder ]]; then
         ladder_words "$@"
         get_data

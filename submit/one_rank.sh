@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs in every rank, before Python and MPI start: one GPU for it, and the cores beside that GPU.
+# Runs in every rank before Python and MPI start: assigns one GPU, and the cores next to it.
 #
-#   GPU_ORDER=reversed   the last GPU for the first rank, where the node is wired that way
-#   CORES="0-7 8-15"     cores of the local ranks 0, 1, ...; not set: the launcher or Linux decides
+#   GPU_ORDER=reversed   the last GPU for the first rank, if the node is wired that way
+#   CORES="0-7 8-15"     cores of the local ranks 0, 1, ...; if unset, the launcher or Linux decides
 set -euo pipefail
 
 rank=0

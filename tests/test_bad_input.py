@@ -60,9 +60,9 @@ OPTIONS: list[tuple[list[Script], str, str]] = [
     (EVERY, "--sleps 3", "unrecognized arguments: --sleps 3"),
     (EVERY, "--batch-size 65", "--batch-size 65 is more than a rank's share of 64 images"),
     (EVERY, "--results FILE/r.json", "File exists: 'FILE'"),
-    (EVERY, "--results FOLDER", "--results FOLDER is no file: name one"),
-    (EVERY, "--results PIPE", "--results PIPE is no file: name one"),
-    (EVERY, "--results /dev/null", "--results /dev/null is no file: name one"),
+    (EVERY, "--results FOLDER", "--results FOLDER is not a file: name one"),
+    (EVERY, "--results PIPE", "--results PIPE is not a file: name one"),
+    (EVERY, "--results /dev/null", "--results /dev/null is not a file: name one"),
     (EVERY, "--results /proc/self/r.json", "'/proc/self"),  # nobody may make files there
     (EVERY, f"--results {300 * 'x'}", "File name too long"),
     (EVERY, "--data nowhere.npz", "cannot read nowhere.npz .*: ./workshop data gets it, --data"),

@@ -188,7 +188,7 @@ def test_when_nothing_works(chooser: Chooser) -> None:
     chooser.plan(dict.fromkeys([*WAYS, WAYS[0].replace("float32", "mixed_bfloat16")], "crashes"))
     status, out, _ = chooser.run()
     assert (status, out) == (1, "")
-    assert chooser.said[-1].startswith("choose.py: none of them trained")
+    assert chooser.said[-1].startswith("choose.py: none of them finished")
     assert not chooser.cache.exists()
 
 
@@ -232,7 +232,7 @@ def test_an_interrupt_leaves_no_process_and_keeps_nothing(chooser: Chooser, numb
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (130, "")
-    assert err.splitlines()[1:] == ["choose.py: interrupted, nothing is kept"]
+    assert err.splitlines()[1:] == ["choose.py: interrupted, nothing was saved"]
     assert not any(psutil.pid_exists(pid) for pid, *_ in chooser.ran())
     assert not chooser.cache.exists()
 

@@ -102,9 +102,9 @@ def test_keras_alone_sets_no_step_markers(collect, small: Path, tmp_path: Path) 
     [
         ("", "the following arguments are required: way"),
         ("sideways", "argument way: invalid choice: 'sideways'"),
-        ("context --batch-size 0", "--batch-size must lie between 1 and 65535"),
-        ("sample --port 70000", "--port must lie between 1 and 65535"),
-        ("sample --port PORT", "nobody answers at localhost:PORT: start python collect.py server"),
+        ("context --batch-size 0", "--batch-size must be between 1 and 65535"),
+        ("sample --port 70000", "--port must be between 1 and 65535"),
+        ("sample --port PORT", "no answer from localhost:PORT: start python collect.py server"),
         ("context --data no.npz", "cannot read no.npz"),
         ("context --logdir FILE/logs", "cannot write to FILE/logs: Not a directory"),
     ],
@@ -120,11 +120,11 @@ def test_bad_input(options: str, line: str, collect, tmp_path: Path, monkeypatch
     assert not list(tmp_path.rglob("*.pb"))
 
 
-def test_a_taken_port_is_noticed(collect, small: Path) -> None:
+def test_a_port_in_use_is_noticed(collect, small: Path) -> None:
     with socket.create_server(("localhost", 0)) as taken:
         port = taken.getsockname()[1]
         ended = run_main(collect, "server", "--port", port, "--data", small)
-    assert ended.status == 1 and f"port {port} is taken" in ended.stderr
+    assert ended.status == 1 and f"port {port} is in use" in ended.stderr
 
 
 def test_the_sample_profile() -> None:

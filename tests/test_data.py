@@ -266,11 +266,11 @@ def objects_inside(path: Path) -> bytes:
 BAD: dict[str, tuple[Callable[[Path], bytes], str]] = {
     "one pixel off": (one_pixel_off, "x_test has the wrong SHA-256"),
     "labels swapped": (labels_swapped, "y_train has the wrong SHA-256"),
-    "truncated": (lambda path: path.read_bytes()[:-1000], "not a whole npz"),
+    "truncated": (lambda path: path.read_bytes()[:-1000], "not a complete npz"),
     "damaged inside": (damaged_inside, "damaged"),
-    "empty": (lambda path: b"", "not a whole npz"),
-    "not a zip": (lambda path: b"<html>Log in to the network</html>", "not a whole npz"),
-    "a single array": (array_file, "not a whole npz"),
+    "empty": (lambda path: b"", "not a complete npz"),
+    "not a zip": (lambda path: b"<html>Log in to the network</html>", "not a complete npz"),
+    "a single array": (array_file, "not a complete npz"),
     "pickled objects": (objects_inside, "y_test is |O, not |u1"),
     "a key missing": (lambda path: change(path, y_test=None), "it has no y_test"),
     "a wrong shape": (
@@ -373,7 +373,7 @@ def test_the_real_mirror_goes_through_https_proxy(
     ("spoil", "reason"),
     [
         ({"status": 404}, "404"),
-        ({"body": b"<html>Log in</html>"}, "not a whole npz"),
+        ({"body": b"<html>Log in</html>"}, "not a complete npz"),
         ({"claimed": 20_000_000}, None),  # the connection ends early
     ],
 )
@@ -537,7 +537,7 @@ def test_a_bad_file_stays_when_no_source_works(target: Path, offline: None) -> N
     target.write_bytes(b"half a fi")
     with pytest.raises(data.DataError) as caught:
         ensure_quietly(target)
-    assert f"{target} was left as it is: it is not a whole npz file" in str(caught.value)
+    assert f"{target} was left as it is: it is not a complete npz file" in str(caught.value)
     assert target.read_bytes() == b"half a fi"
     assert files_in(target.parent) == [target.name]
 
@@ -776,7 +776,7 @@ def test_a_file_that_does_not_read_back_never_takes_the_name(
     cached: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data, "_pack", lambda arrays: b"PK garbage")
-    with pytest.raises(data.DataError, match=r"cannot write .*not a whole npz"):
+    with pytest.raises(data.DataError, match=r"cannot write .*not a complete npz"):
         ensure_quietly(target)
     assert files_in(target.parent) == []
 

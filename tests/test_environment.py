@@ -252,7 +252,7 @@ def test_a_folder_that_is_not_ours_is_left_alone(pip, monkeypatch, tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years of work")
     monkeypatch.setenv("WORKSHOP_VENV", str(tmp_path / "home"))
-    with pytest.raises(Problem, match="was not made by"):
+    with pytest.raises(Problem, match="was not created by"):
         venv.ensure_venv(["run"])
     assert (tmp_path / "home" / "thesis.tex").read_text() == "years of work"
 
@@ -308,7 +308,7 @@ def test_workshop_python_env_is_checked(monkeypatch):
     monkeypatch.setenv("WORKSHOP_PYTHON_ENV", "system")
     assert start.use_own_python()
     monkeypatch.setenv("WORKSHOP_PYTHON_ENV", "conda")
-    with pytest.raises(Problem, match="either system or venv"):
+    with pytest.raises(Problem, match="must be system or venv"):
         start.use_own_python()
 
 
@@ -387,7 +387,7 @@ def repo(tmp_path_factory):
 
 def test_two_at_once_make_it_once(repo):
     folder, told = repo
-    assert sum("Making the environment" in text for text in told) == 1
+    assert sum("Creating the environment" in text for text in told) == 1
     assert sum("waiting for it" in text for text in told) == 1
     python = venv.python_of(folder / ".venv")
     subprocess.run([python, "-I", "-c", "import tiny, tensorflow_cpu"], check=True)

@@ -99,7 +99,7 @@ SAME_BATCH = (
 )
 
 IN_ORDER = (SAME_BATCH[0], f"np.arange(len(order))[{SAME_BATCH[0].removeprefix('order[')}")
-EACH_ONCE = "An epoch does not show each image once"
+EACH_ONCE = "An epoch does not use each image once"
 
 IN_01 = [
     Case("01", "own", whole=own("01")),
@@ -174,7 +174,7 @@ IN_02 = [
     Case(
         "02",
         "forward-only",
-        "forward pass only",
+        "only the forward pass",
         (("@profile\ndef forward_pass", "@tf.function\ndef forward_pass"),),
     ),
     Case(
@@ -199,7 +199,7 @@ IN_02 = [
     Case(
         "02",
         "no-dropout",
-        "Dropout is lost",
+        "Dropout has no effect",
         (GRAPH, ("model(images, training=True)", "model(images, training=False)")),
     ),
     Case(
@@ -268,7 +268,7 @@ IN_03 = [
     Case(
         "03",
         "forward-pass-only",
-        "Forward pass and gradients were compiled apart",
+        "Forward pass and gradients were compiled separately",
         (("def forward_pass", "@tf.function(jit_compile=True)\ndef forward_pass"),),
     ),
     Case("03", "beside-the-step", "No convolution's gradient was compiled", (BESIDE,)),
@@ -351,7 +351,7 @@ IN_04 = [
     Case("04", "no-markers", "no step markers", window(marker=False)),
     Case("04", "not-the-roots", "no step times", (*window(), (", _r=1", ""))),
     Case("04", "never-stopped", "nothing was written", (*window(), STOPPED)),
-    Case("04", "one-too-many", "markers of steps 11, 12, 13, 14, 15", window(last="last + 1")),
+    Case("04", "one-too-many", "markers for steps 11, 12, 13, 14, 15", window(last="last + 1")),
     Case("04", "fetched-outside", "outside the step marker", window(fetch="outside")),
     Case("04", "recorded-steps-count", "must not count", window(recorded="False")),
     Case("04", "never-recorded", "no profile to read", SWITCH[-1:]),
@@ -551,11 +551,11 @@ BY_PYTHON = (
 IN_06 = [
     Case("06", "own", whole=own("06")),
     Case("06", "a-while-loop", patches=core(steps=WHILE)),
-    Case("06", "one-a-call", "a call should do several", core(loop=("args.steps_per_call", "1"))),
+    Case("06", "one-a-call", "a call should run several", core(loop=("args.steps_per_call", "1"))),
     Case(
         "06",
         "option-unused",
-        "more than was asked for",
+        "more steps than requested",
         core(loop=("args.steps_per_call", "args.steps")),
     ),
     Case("06", "from-the-host", "came from the host", core(loop=FROM_HOST)),
@@ -790,8 +790,8 @@ def test_the_walk_of_an_exercise(number: str, ran) -> None:
     walked = ran(number)
     assert [ended.stderr for ended in walked] == [""] * 4
     assert [ended.returncode for ended in walked] == [0, 1, 0, 0]
-    begun, checked, hinted, card = (" ".join(ended.stdout.split()) for ended in walked)
-    assert "Yours to change: " in begun
+    started, checked, hinted, card = (" ".join(ended.stdout.split()) for ended in walked)
+    assert " a copy of 0" in started
     assert "Not yet: " in checked and UNEDITED[number] in checked, checked
     assert f"A hint: ./workshop check {number} --hint" in checked
     assert "Hint 1 of " in hinted
@@ -841,7 +841,7 @@ def test_exercise_never_overwrites(tmp_path: Path) -> None:
         ended = workshop("exercise", "02_tf_function", *options, my=tmp_path)
         assert ended.returncode == 0 and "What to change" in ended.stdout
         if aside is None:
-            assert file.read_text() == content and "was not touched" in ended.stdout
+            assert file.read_text() == content and "was not changed" in ended.stdout
         else:
             assert (file.parent / aside).read_text() == content and aside in ended.stdout
             assert "Exercise 02" in file.read_text()
@@ -913,7 +913,7 @@ def test_hints_come_one_at_a_time(tmp_path: Path) -> None:
         assert f"Hint {i + 1} of {len(hints)}" in ended.stdout
         assert [h for h in hints if h.splitlines()[0] in ended.stdout] == [hint]
     ended = workshop("check", "03", "--hint", my=tmp_path)
-    assert "no more hints" in ended.stdout
+    assert "No more hints" in ended.stdout
     assert all(hint.splitlines()[0] in ended.stdout for hint in hints)
 
 
@@ -931,9 +931,9 @@ GOOD = """{"final_loss": 0.5, "test_accuracy": 0.9, "img_per_s": 900.0, "steps_t
         (GOOD, "[1]", "lack all"),
         ('"steps_timed"', '"timed"', "lack steps_timed"),
         ("0.5", "NaN", "final_loss is nan"),
-        ("0.9", '"good"', "test_accuracy: good. That is no number"),
-        ("10}", "null}", "warmup_steps: None. That is no count"),
-        ("900.0", "Infinity", "img_per_s: inf. That is no speed"),
+        ("0.9", '"good"', "test_accuracy: good. That is not a number"),
+        ("10}", "null}", "warmup_steps: None. That is not a count"),
+        ("900.0", "Infinity", "img_per_s: inf. That is not a speed"),
     ],
 )
 def test_odd_results_get_one_line(there: str, made_of_it: str, said: str, tmp_path: Path) -> None:
@@ -947,17 +947,17 @@ def test_odd_results_get_one_line(there: str, made_of_it: str, said: str, tmp_pa
 
 
 def test_results_that_are_no_file_get_one_line(tmp_path: Path) -> None:
-    with pytest.raises(trial.NotYet, match="makes a folder"):
+    with pytest.raises(trial.NotYet, match="creates a folder"):
         trial.read_results(tmp_path, trained=True)
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     with pytest.raises(trial.NotYet, match="not text"):
         trial.read_results(tmp_path / "bytes", trained=True)
 
 
-# --- the score card ---
+# --- the progress table ---
 
 
-def test_the_score_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_progress_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKSHOP_MY", str(tmp_path))
     told = {"yours": 600.0, "before": 200.0, "ours": 500.0}
     for number, passed, status, change in (
@@ -984,8 +984,8 @@ def test_the_score_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         ("02", "changed since it passed"),
         ("03", "not yet"),
         ("04", check.RIGHT),
-        ("05", "begun"),
-        ("06", "not begun"),
+        ("05", "started"),
+        ("06", "not started"),
     ):
         assert said in rows[number], rows[number]
     assert all(word in rows["01"] for word in ("600", "3.00x", "1.20x"))

@@ -228,9 +228,9 @@ def test_a_stage_gets_what_its_chooser_found_and_asks_once(chooses, mnist: Path)
 
 
 def test_a_chooser_that_finds_nothing(chooses, mnist: Path) -> None:
-    row = launch.train(chooses("sys.exit('choose.py: none of them trained')"))
+    row = launch.train(chooses("sys.exit('choose.py: none of them finished')"))
     assert "failed" not in row and "--xla" not in row["words"]
-    assert row["tried"] == {"lines": ["choose.py: none of them trained"], "switches": ""}
+    assert row["tried"] == {"lines": ["choose.py: none of them finished"], "switches": ""}
 
 
 def test_an_interrupt_while_choosing(chooses, mnist: Path) -> None:

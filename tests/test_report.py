@@ -415,7 +415,7 @@ def bad_inputs(tmp_path: Path, file: Path) -> dict[str, tuple[list, dict, str]]:
         "html": ([file], {"html": there / "page.html"}, "there is no folder"),
         "json": ([file], {"json": there / "report.json"}, "there is no folder"),
         "folder": ([file], {"trace": hollow}, "is a folder"),
-        "pipe": ([file], {"html": pipe}, "is no file"),
+        "pipe": ([file], {"html": pipe}, "is not a file"),
         "trace of two": ([file, file], {"trace": tmp_path / "x.json.gz"}, "one profile"),
     }
 

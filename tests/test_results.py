@@ -108,9 +108,9 @@ def test_keep_copies_the_runs_and_what_xray_predicts(copy: Path, monkeypatch) ->
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda ladder: ladder["rows"].pop(), "was not of all stages"),
+        (lambda ladder: ladder["rows"].pop(), "did not cover all stages"),
         (lambda ladder: ladder["rows"][3].update(failed="x"), "failed, was stopped"),
-        (lambda ladder: ladder["rows"][3].update(data="synthetic"), "not on real MNIST"),
+        (lambda ladder: ladder["rows"][3].update(data="synthetic"), "did not use real MNIST"),
     ],
 )
 def test_only_a_whole_real_run_is_kept(copy: Path, capsys, spoil, says: str) -> None:
@@ -136,7 +136,8 @@ def test_results_without_a_run(tmp_path: Path) -> None:
     process = workshop(tmp_path, "results")
     assert process.returncode == 1
     assert re.fullmatch(
-        r"workshop: no ladder.json in .*: ./workshop run, bench and scale make it\n", process.stderr
+        r"workshop: no ladder.json in .*: ./workshop run, bench and scale write it\n",
+        process.stderr,
     )
 
 

@@ -490,11 +490,11 @@ def test_06_chooses_its_switches_before_the_ranks_start(tmp_path: Path) -> None:
 
 def test_without_a_choice_06_trains_with_its_defaults(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    site.add("python3", "#!/bin/sh\necho 'choose.py: none of them trained' >&2\nexit 1\n")
+    site.add("python3", "#!/bin/sh\necho 'choose.py: none of them finished' >&2\nexit 1\n")
     extra = {"RANKS": "4", "CONTAINER": "none", "CHOOSE": "1"}
     process = site.run("slurm.sbatch", "06", **extra)
     assert process.returncode == 0, process.stderr
-    assert "submit: choose.py found none: training with the defaults\n" in process.stdout
+    assert "submit: choose.py found none: using the defaults\n" in process.stdout
     assert site.called == [["horovodrun", "-np", "4", *site.training("06_optimized", 4)]]
 
 
@@ -581,12 +581,12 @@ def test_every_stage_by_number_and_by_folder(tmp_path: Path) -> None:
         (["7"], {}, "name a stage first, 00 to 06 or all, not '7'"),
         (["07"], {}, "no stage 07. The stages are 00 to 06"),
         (["tools"], {}, "name a stage first, 00 to 06 or all, not 'tools'"),
-        (["02"], {"PROFILE": "1"}, "PROFILE=1 is for the stages 04, 05 and 06"),
-        (["02"], {"RANKS": "two"}, "RANKS=two: it is a number, the ranks on each node"),
+        (["02"], {"PROFILE": "1"}, "PROFILE=1 is for stages 04, 05 and 06"),
+        (["02"], {"RANKS": "two"}, "RANKS=two: must be a number, the ranks on each node"),
         (["02"], {"CONTAINER": "/no/x.sif"}, "no image at /no/x.sif: build it (container/README"),
-        (["02"], {"STUB_RANKS": "1"}, "4 ranks were asked for, Horovod saw 1"),
+        (["02"], {"STUB_RANKS": "1"}, "4 ranks requested, Horovod saw 1"),
         (["02"], {"STUB_EXIT": "3"}, "the training ended with exit status 3"),
-        (["02"], {"STUB_RANKS": ""}, "the training left no results"),
+        (["02"], {"STUB_RANKS": ""}, "the training wrote no results"),
     ],
 )
 def test_one_clear_line(script: str, words: list[str], extra: dict, said: str, tmp_path) -> None:
@@ -640,7 +640,7 @@ def test_neither_gpu_nor_engine(tmp_path: Path) -> None:
     assert told == "neither apptainer nor singularity is on PATH: load its module"
     site.add("nvidia-smi", "#!/bin/sh\nexit 9\n")
     told = complaint(site.run("slurm.sbatch", "02"))
-    assert told == "no GPU on this node: ask for some, or set RANKS"
+    assert told == "no GPU on this node: request some, or set RANKS"
 
 
 def test_missing_data_is_fetched_in_the_container_or_named(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tools.stages import UnknownStage
 
 
 def main(argv: list[str]) -> int:
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl+C: no stage is left alone
+    for number in (signal.SIGTERM, signal.SIGHUP):  # like Ctrl+C: no stage keeps running
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays nohup
             signal.signal(number, signal.default_int_handler)
     try:

@@ -55,7 +55,7 @@ COMMANDS = (
         "ladder.run:run",
         option("--stages", nargs="+", default=[], metavar="NN", help="for instance 00 02"),
         count("--ranks", 1, "processes (Horovod)"),
-        count("--repeats", 1, "of the whole; default 1"),
+        count("--repeats", 1, "run the whole ladder this often; default 1"),
         STEPS,
         BATCH_SIZE,
     ),
@@ -64,25 +64,25 @@ COMMANDS = (
         "make a stage's change yourself: its task, and the script before it",
         "exercises.task:start",
         option("stage", **STAGE),
-        switch("--fresh", "move your file aside, start anew"),
+        switch("--fresh", "move your file aside and start again"),
     ),
     command(
         "check",
-        "is your exercise right, and is it faster? Alone: the score card",
+        "is your exercise correct, and is it faster? Without NN: your progress",
         "exercises.check:run",
         option("stage", nargs="?", **STAGE),
         switch("--quick", "do not time it"),
-        count("--repeats", 3, "of the timing; default 3"),
-        switch("--hint", "show the next hint, check nothing"),
-        count("--limit", 300, "seconds for a process of your script; default 300"),
+        count("--repeats", 3, "how often to time it; default 3"),
+        switch("--hint", "only show the next hint"),
+        count("--limit", 300, "seconds that a run of your script may take; default 300"),
     ),
     command(
         "bench",
-        "06 against Keras's model.fit, on the same CNN, in turns",
+        "compare 06 with Keras's model.fit on the same CNN, alternating",
         "ladder.bench:run",
         count("--batch-size", [64], "one or more; default 64", nargs="+", metavar="N"),
-        count("--repeats", 3, "in turns; default 3"),
-        count("--steps", None, "default: by the batch size, 60 to 600"),
+        count("--repeats", 3, "alternating; default 3"),
+        count("--steps", None, "default: 60 to 600, depending on the batch size"),
     ),
     command(
         "results",
@@ -106,43 +106,43 @@ COMMANDS = (
         "show where a profiled run spent its time; --html, --json, --trace write files",
         "report.command:run",
         file("logdir", "the --logdir of a profiled run, or a profile", metavar=None),
-        file("other", "a second one, to compare with", nargs="?", metavar=None),
-        file("--html", "one page that needs no network"),
-        file("--json", "all figures, for tools"),
-        file("--trace", "for Perfetto and chrome://tracing", metavar="FILE.json.gz"),
+        file("other", "a second one to compare with", nargs="?", metavar=None),
+        file("--html", "write one page that needs no network"),
+        file("--json", "write all figures, for your own scripts"),
+        file("--trace", "write a trace for Perfetto and chrome://tracing", metavar="FILE.json.gz"),
     ),
     command(
         "xray",
-        "what a GPU would see of each stage's step, found without one: kernels, copies, no times",
+        "predict what a GPU would see of a stage's step, without a GPU: kernels, copies, no times",
         "xray.command:run",
         option("what", nargs="?", default="", metavar="NN", help="a stage, or FILE.py:FUNCTION"),
-        file("--json", "all figures, for tools", dest="file"),
+        file("--json", "write all figures, for your own scripts", dest="file"),
     ),
     command(
         "test",
         "run the whole test suite, Horovod included; --quick: the part under 3 minutes",
         "testing:run",
-        switch("--quick", "only what takes under 3 minutes"),
+        switch("--quick", "only the part that takes under 3 minutes"),
         option("rest", nargs="*", metavar="...", help="pytest's options, or files of tests/"),
     ),
     command(
         "data",
         "put verified MNIST at data/mnist.npz",
         "data:run",
-        switch("--synthetic", "draw a stand-in instead: no network needed"),
+        switch("--synthetic", "generate a stand-in instead: needs no network"),
         switch("--force", "replace even a good file"),
         file("--output", "write to FILE instead"),
     ),
     command(
         "setup",
-        "make the Python environment only; --test and --horovod add to it",
-        "environment.start:start",  # which ends once it is made
-        switch("--test", "what the tests need too"),
-        switch("--horovod", "Horovod too; it is compiled, which takes minutes"),
+        "only create the Python environment; --test and --horovod add to it",
+        "environment.start:start",  # it ends once the environment exists
+        switch("--test", "also what the tests need"),
+        switch("--horovod", "also Horovod; compiling it takes minutes"),
     ),
     command(
         "doctor",
-        "check this machine, and say how to fix what is wrong; installs nothing",
+        "check this machine and say how to fix what is wrong; installs nothing",
         "doctor.command:run",
         switch("--json", "the findings as JSON", dest="as_json"),
     ),
@@ -164,7 +164,7 @@ def parse(argv):
     parser = Parser(prog="./workshop " + argv[0], description=what)
     for names, settings in options:
         parser.add_argument(*names, **settings)
-    if argv[0] == "test":  # what it does not know is pytest's
+    if argv[0] == "test":  # options that it does not know are pytest's
         known, rest = parser.parse_known_args(argv[1:])
         known.rest += rest
         return function, vars(known)

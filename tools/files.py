@@ -26,9 +26,9 @@ def results_folder() -> Path:
 
 
 def check_writable(file: Path) -> None:
-    """Find out before the work, not after it."""
-    if file.exists() and not file.is_file():  # renaming over /dev/null would end it
-        raise Problem(f"{file} is {'a folder' if file.is_dir() else 'no file'}: name a file")
+    """Report a bad output path before the work, not after it."""
+    if file.exists() and not file.is_file():  # renaming over /dev/null would destroy it
+        raise Problem(f"{file} is {'a folder' if file.is_dir() else 'not a file'}: name a file")
     if not file.parent.is_dir():
         raise Problem(f"cannot write {file}: there is no folder {file.parent}")
     if not os.access(file.parent, os.W_OK):
@@ -36,7 +36,7 @@ def check_writable(file: Path) -> None:
 
 
 def save(path: Path, write_to: Callable[[Path], object]) -> None:
-    """Write aside, then rename: a reader never sees half a file. A link stays one."""
+    """Write elsewhere, then rename: a reader never sees half a file. A link stays a link."""
     path = path.resolve()
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as folder:  # nobody else's
         part = Path(folder) / path.name

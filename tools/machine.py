@@ -1,4 +1,4 @@
-"""What this machine is: a GPU, a container; and so which TensorFlow package it needs.
+"""What this machine has (a GPU? a container?), and so which TensorFlow package it needs.
 
 Standard library only: this runs before anything is installed.
 """
@@ -16,7 +16,7 @@ from tools.problem import Problem
 TENSORFLOW_VERSION = "2.17.1"
 FLAVOURS = {  # which TensorFlow package, and why
     "tensorflow[and-cuda]": "for the NVIDIA GPU of this machine",
-    "tensorflow-cpu": "this machine shows no NVIDIA GPU",
+    "tensorflow-cpu": "this machine has no NVIDIA GPU",
     "tensorflow": "the one for this platform",
 }
 GPUS = Path("/proc/driver/nvidia/gpus")  # one entry per NVIDIA GPU
@@ -53,7 +53,7 @@ def choose_tensorflow(installed: str | None) -> str:
     asked = os.environ.get("WORKSHOP_TENSORFLOW")
     if asked and asked not in FLAVOURS:
         known = ", ".join(FLAVOURS)
-        raise Problem(f"WORKSHOP_TENSORFLOW={asked}: no such package. It is one of: {known}.")
+        raise Problem(f"WORKSHOP_TENSORFLOW={asked}: no such package. Use one of: {known}.")
     if asked:
         return f"{asked}=={TENSORFLOW_VERSION}"
     x86_linux = (platform.system(), platform.machine()) == ("Linux", "x86_64")
@@ -67,6 +67,6 @@ def choose_tensorflow(installed: str | None) -> str:
 
 
 def in_container() -> bool:
-    """In Apptainer or Singularity. Docker is to us a machine like any other."""
+    """In Apptainer or Singularity. Docker counts as a machine like any other."""
     names = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
     return any(map(os.environ.get, names)) or CONTAINER.exists()

@@ -1,4 +1,4 @@
-"""The one exception that users meet. Python 3.6 can read it: it is needed before all else."""
+"""The one exception that users see. Python 3.6 can read it: it is needed before all else."""
 
 
 class Problem(Exception):

@@ -20,10 +20,10 @@ FLOP_PER_IMAGE = 2 * (2 * 26 * 26 * 32 * 9 + 3 * (24 * 24 * 64 * 288 + 9216 * 12
 class Stage:
     name: str  # the script's STAGE: a row's label, and the name of its files
     change: str
-    step_cost: float  # rough, on a CPU, against the fastest: only for the time left
+    step_cost: float  # rough, on a CPU, relative to the fastest: to estimate the time left
     file: str = "train_MNIST.py"
     profiles: bool = False  # `run` gives it --logdir and --profile-steps
-    inside: str = ""  # the folder, where it is not named like the stage
+    inside: str = ""  # the folder, if it is not named like the stage
     chooses: bool = False  # the folder's choose.py finds its switches
 
     @property
@@ -58,7 +58,7 @@ STAGES = (
 
 
 def lines_changed(stage: Stage) -> int | None:
-    """How many lines of a stage's script are not in the stage's before it."""
+    """How many lines of a stage's script are not in the previous one."""
     i = STAGES.index(stage) if stage in STAGES else 0
     if i == 0:
         return None
@@ -68,7 +68,7 @@ def lines_changed(stage: Stage) -> int | None:
 
 
 class UnknownStage(Problem):
-    """A stage was named that is not there."""
+    """A stage was named that does not exist."""
 
 
 def choose(names: list[str]) -> list[Stage]:

@@ -8,7 +8,7 @@ from rich.table import Table
 
 
 def console() -> Console:
-    """Colour and width of the terminal; a file or a pipe has no width of its own."""
+    """Colour and width of the terminal; a file or a pipe has no width."""
     made = Console(highlight=False)
     if not made.is_terminal:
         made.width = 100

@@ -1,4 +1,4 @@
-"""`./workshop test`: pytest, on all cores; what is not our option is pytest's."""
+"""`./workshop test`: runs pytest on all cores, and passes on all options that are not its own."""
 
 from __future__ import annotations
 

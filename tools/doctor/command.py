@@ -1,7 +1,7 @@
-"""Checks the machine: one line for each thing, and how to fix it.
+"""Checks the machine: one line for each check, and how to fix what is wrong.
 
-It must be of use just when things are broken. So it needs nothing but Python itself; whatever
-imports TensorFlow runs in another process, where it may crash or hang.
+It must work when things are broken. So it needs nothing but Python itself; whatever imports
+TensorFlow runs in another process, where it may crash or hang.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def examine_tensorflow(show: Callable[[str], None]) -> Iterator[Finding]:
 
 
 def first_rank() -> bool:
-    """Under a launcher every rank examines its node; one of them speaks."""
+    """Under a launcher every rank checks its node; only one of them prints."""
     return all(os.environ.get(name, "0") == "0" for name in RANKS)
 
 
@@ -80,8 +80,6 @@ def run(as_json: bool) -> int:
 def summary(findings: list[Finding]) -> str:
     count = Counter(finding.status for finding in findings)
     if count["fail"]:
-        return (
-            f"{count['fail']} of {len(findings)} checks failed: type what stands after the arrows."
-        )
+        return f"{count['fail']} of {len(findings)} checks failed: type what follows the arrows."
     worth = f", {count['warn']} worth a look" if count["warn"] else ""
     return f"{len(findings)} checks, none failed{worth}."

@@ -18,7 +18,7 @@ class Finding:
     check: str
     status: str  # ok, warn (works, but not as well as it could) or fail
     what: str
-    fix: str = ""  # what to type or to change; empty where all is well
+    fix: str = ""  # what to type or to change; empty if all is well
 
 
 def ok(check: str, what: str) -> Finding:
@@ -34,7 +34,7 @@ def fail(check: str, what: str, fix: str) -> Finding:
 
 
 def as_text(finding: Finding, colour: bool = False, width: int = WIDTH) -> str:
-    """The line of a finding, wrapped, and its fix beneath."""
+    """The line of a finding, wrapped, and its fix below."""
     head = f"{finding.status:<5} {finding.check:<11} "
     lines = wrapped(finding.what, width)
     if finding.fix:

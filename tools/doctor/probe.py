@@ -1,4 +1,4 @@
-"""Runs the steps in processes of their own; whatever happens to those, there is an answer."""
+"""Runs the steps in separate processes; whatever happens to them, there is an answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from tools.stages import ROOT
 
-LIMIT_S = 120.0  # for one step; TensorFlow's import from a busy parallel file system takes long
+LIMIT_S = 120.0  # for one step; importing TensorFlow from a busy parallel file system takes long
 SAFE_ISA = "AVX512_CORE_FP16"  # what the stages allow oneDNN: everything but AMX
 
 
@@ -26,7 +26,7 @@ class Answers:
 
     results: dict[str, Any] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
-    said: str = ""  # on stderr, by TensorFlow mostly
+    said: str = ""  # on stderr, mostly by TensorFlow
 
 
 def ask(
@@ -34,7 +34,7 @@ def ask(
     extra: dict[str, str] | None = None,
     show: Callable[[str], None] = lambda step: None,
 ) -> Answers:
-    """Run the steps in one process; after one that ends it, the rest run in a new one."""
+    """Run the steps in one process; if one ends it, the rest run in a new process."""
     answers = Answers()
     waiting = list(steps)
     while waiting:
@@ -43,7 +43,7 @@ def ask(
             return answers
         step, why = ended
         answers.errors[step] = why
-        if step in ("tensorflow", "amx"):  # what comes after them needs them
+        if step in ("tensorflow", "amx"):  # the later steps need them
             return answers
         waiting = waiting[waiting.index(step) + 1 :]
     return answers
@@ -52,7 +52,7 @@ def ask(
 def run(
     steps: list[str], extra: dict[str, str], answers: Answers, show: Callable[[str], None]
 ) -> tuple[str, str] | None:
-    """One process; None when it got to the end, else the step it did not survive, and why."""
+    """One process; None if it finished, else the step that ended it, and why."""
     env = {"ONEDNN_MAX_CPU_ISA": SAFE_ISA, **os.environ, "KERAS_BACKEND": "tensorflow"}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     env.update(TF_CPP_MIN_LOG_LEVEL="0", PYTHONWARNINGS="ignore", **extra)
@@ -84,7 +84,7 @@ def run(
 def listen(
     process: subprocess.Popen[str], step: str | None, answers: Answers, show: Callable[[str], None]
 ) -> tuple[str | None, bool]:
-    """Collect answers until the process ends; the open step, if any, and if it took too long."""
+    """Collect answers until the process ends; returns the unfinished step, and if it timed out."""
     lines: queue.Queue[str] = queue.Queue()
 
     def read() -> None:
@@ -101,12 +101,12 @@ def listen(
                 return step, False
         except (queue.Empty, subprocess.TimeoutExpired):
             return step, True
-        told = json.loads(line)
-        name = told["step"]
-        if "answer" in told:
-            answers.results[name], step = told["answer"], None
-        elif "error" in told:
-            answers.errors[name], step = told["error"], None
+        report = json.loads(line)
+        name = report["step"]
+        if "answer" in report:
+            answers.results[name], step = report["answer"], None
+        elif "error" in report:
+            answers.errors[name], step = report["error"], None
         else:
             step = name
             show(name)

@@ -17,12 +17,12 @@ from tools.stages import ROOT
 
 PIN = re.compile(r"^([\w.-]+)==([^\s;#]+)(?:; python_version < \"3\.(\d+)\")?")
 PYTHON = ".".join(map(str, sys.version_info[:3]))
-# In a container that brings its own Python these decide whether things fit together.
+# In a container with its own Python, these decide whether things are compatible.
 MUST_FIT = ("tensorflow", "keras", "protobuf", "tensorboard", "tensorboard-plugin-profile")
 
 
 def shown(path: Path | str) -> str:
-    """Short where it lies in the repository."""
+    """Relative to the repository if it is inside."""
     path = Path(path)
     return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
@@ -30,7 +30,7 @@ def shown(path: Path | str) -> str:
 def remake() -> str:
     """What to type for a new environment."""
     if start.use_own_python() and in_container():
-        return "build the image again (container/README.md); till then WORKSHOP_PYTHON_ENV=venv"
+        return "build the image again (container/README.md); until then WORKSHOP_PYTHON_ENV=venv"
     if start.use_own_python():
         return f"{sys.executable} -m pip install '{choose_tensorflow(None)}' -r requirements.txt"
     return f"rm -r {shown(venv.venv_folder())} && ./workshop setup"
@@ -44,7 +44,7 @@ def install(*names: str) -> str:
 
 
 def pins() -> dict[str, str]:
-    """What requirements.txt asks of this Python, by name."""
+    """What requirements.txt pins for this Python, by name."""
     found = map(PIN.match, (ROOT / venv.REQUIREMENTS["run"]).read_text().splitlines())
     return {
         match[1].lower().replace("_", "-"): match[2]
@@ -75,11 +75,11 @@ def is_there() -> bool:
 def check_environment() -> Finding:
     check, folder = "environment", venv.venv_folder()
     if start.use_own_python():
-        return ok(check, f"the Python that is here, {PYTHON}: {sys.executable}")
+        return ok(check, f"this Python, {PYTHON}: {sys.executable}")
     if not is_there():
         return fail(
             check,
-            f"there is none at {shown(folder)}, so TensorFlow was not looked at",
+            f"there is none at {shown(folder)}, so TensorFlow was not checked",
             "./workshop setup (where there is a network; it takes about a minute)",
         )
     stamp = venv.read_stamp(folder)
@@ -91,18 +91,18 @@ def check_environment() -> Finding:
     if todo == "ready":
         return ok(check, f"{shown(folder)}, Python {PYTHON}")
     if not stamp.get("complete"):
-        return fail(check, f"{shown(folder)} was not installed to the end", "./workshop setup")
+        return fail(check, f"{shown(folder)} is not completely installed", "./workshop setup")
     if stamp.get("tensorflow") != wanted:
-        why = f"has {stamp.get('tensorflow')}; this machine wants {wanted}"
+        why = f"has {stamp.get('tensorflow')}; this machine needs {wanted}"
     elif todo == "update":
-        why = "was made for another requirements.txt"
+        why = "was created for another requirements.txt"
     else:
-        why = f"was made for Python {stamp.get('python')}, not {PYTHON}"
+        why = f"was created for Python {stamp.get('python')}, not {PYTHON}"
     return warn(check, f"{shown(folder)} {why}", "./workshop setup")
 
 
 def check_python() -> Finding:
-    """Which Python ./workshop would make the environment with."""
+    """Which Python ./workshop would use for the environment."""
     named = os.environ.get("WORKSHOP_PYTHON")
     here = ".".join(map(str, sys.version_info[:2]))
     try:
@@ -113,7 +113,7 @@ def check_python() -> Finding:
         return ok("python", f"{PYTHON}, {sys.executable}")
     found = found or python_install.find_python()
     if found:
-        return ok("python", f"this is {here}; TensorFlow gets {found}")
+        return ok("python", f"this is {here}; TensorFlow will use {found}")
     return warn(
         "python",
         f"this is {here}; TensorFlow {TENSORFLOW_VERSION} needs {python_install.WANTED}",
@@ -122,7 +122,7 @@ def check_python() -> Finding:
 
 
 def check_packages() -> Finding:
-    """Exactly the pins in our own venv; in a container the same releases of what must fit."""
+    """Exactly the pins in our own venv; in a container the same releases of what must match."""
     own = start.use_own_python()
     wanted = {"tensorflow": TENSORFLOW_VERSION, **pins()}
     if own:
@@ -134,16 +134,16 @@ def check_packages() -> Finding:
         name for name in wanted if have[name] and not fits(have[name], wanted[name], name, own)
     ]
     if not missing and not other:
-        like = "fit" if own else "are as in"
+        like = "fit" if own else "match"
         return ok(
             "packages",
             f"TensorFlow {have['tensorflow']}; all {len(wanted)} {like} requirements.txt",
         )
-    told = [f"{name} is missing" for name in missing]
-    told += [f"{name} is {have[name]}, not {wanted[name]}" for name in other]
-    more = f" and {len(told) - 4} more" if len(told) > 4 else ""
-    what = ", ".join(told[:4]) + more
-    return (fail if missing else warn)("packages", what, mend_packages(missing + other))
+    texts = [f"{name} is missing" for name in missing]
+    texts += [f"{name} is {have[name]}, not {wanted[name]}" for name in other]
+    more = f" and {len(texts) - 4} more" if len(texts) > 4 else ""
+    what = ", ".join(texts[:4]) + more
+    return (fail if missing else warn)("packages", what, fix_packages(missing + other))
 
 
 def fits(have: str, want: str, name: str, own: bool) -> bool:
@@ -152,10 +152,10 @@ def fits(have: str, want: str, name: str, own: bool) -> bool:
     return name not in MUST_FIT or have.split(".")[:2] == want.split(".")[:2]
 
 
-def mend_packages(names: list[str]) -> str:
+def fix_packages(names: list[str]) -> str:
     if any(map(from_home, names)):
         return (
-            "export PYTHONNOUSERSITE=1 (packages of your home folder, "
+            "export PYTHONNOUSERSITE=1 (packages in your home folder, "
             f"{site.getusersitepackages()}, come first)"
         )
     in_image = start.use_own_python() and in_container()  # there pip cannot write

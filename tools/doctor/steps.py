@@ -1,4 +1,4 @@
-"""What the doctor tries in a process of its own, because each step may crash or hang it.
+"""What the doctor tries in a separate process, because each step may crash or hang it.
 
 python -m tools.doctor.steps STEP ...: every step is announced on stdout before it starts, and
 answers with one line of JSON.
@@ -29,7 +29,7 @@ def can_load(*names: str) -> str | None:
 
 
 def libraries() -> dict:
-    """The driver's own library, and the one the profiler listens with."""
+    """The driver's own library, and the one that the profiler uses."""
     wheels = [  # where tensorflow[and-cuda] puts it, and looks for it
         str(file)
         for folder in sys.path
@@ -71,7 +71,7 @@ def gpus() -> list[dict]:
 
 
 def xla() -> dict:
-    """A function with a product and a sum, checked: a compiler that lies is worse than none."""
+    """A function with a product and a sum, with its result checked."""
     import tensorflow as tf
 
     @tf.function(jit_compile=True)
@@ -90,7 +90,7 @@ def precision() -> dict[str, float]:
     import tensorflow as tf
 
     if tf.config.list_physical_devices("GPU"):
-        return {}  # its compute capability tells
+        return {}  # there the compute capability decides
 
     @tf.function
     def gradients(images: tf.Tensor, kernel: tf.Tensor) -> list[tf.Tensor]:
@@ -114,7 +114,7 @@ def precision() -> dict[str, float]:
 
 
 def amx() -> dict:
-    """A bfloat16 product: what oneDNN computes with AMX, where it is allowed to."""
+    """A bfloat16 product, which oneDNN computes with AMX if that is allowed."""
     import tensorflow as tf
 
     a = tf.cast(tf.random.normal((512, 512)), tf.bfloat16)
@@ -183,7 +183,7 @@ def main(names: list[str]) -> None:
         print(json.dumps(answer), file=answers, flush=True)
         if name == "tensorflow" and "error" in answer:
             break  # all the later ones import it too
-    os._exit(0)  # a library may hang or crash while it is unloaded: that is not our question
+    os._exit(0)  # a library may hang or crash while it is unloaded: that does not matter here
 
 
 if __name__ == "__main__":

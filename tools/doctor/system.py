@@ -40,7 +40,7 @@ def read(path: Path) -> str:
 
 
 def driver_version() -> str | None:
-    """Of the NVIDIA driver that is loaded, as the driver tells it."""
+    """Of the NVIDIA driver that is loaded, as the driver reports it."""
     found = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", read(DRIVER_VERSION))
     return found[1] if found else None
 
@@ -59,7 +59,7 @@ def cpu_flags() -> set[str]:
 
 
 def counters_restricted() -> bool:
-    """The driver's own word on who may read the GPU's performance counters."""
+    """Whether the driver lets only administrators read the GPU's performance counters."""
     return re.search(r"^RmProfilingAdminOnly: *1", read(DRIVER_PARAMETERS), re.M) is not None
 
 
@@ -69,7 +69,7 @@ def check_container() -> Finding:
     if in_container():
         return ok("container", f"in an Apptainer container {name}".rstrip())
     if DOCKER.exists():
-        return ok("container", f"Docker's, or made from such an image ({DOCKER} is there)")
+        return ok("container", f"Docker, or made from a Docker image ({DOCKER} exists)")
     return ok("container", "none: this is the machine itself")
 
 
@@ -87,29 +87,29 @@ def check_mnist() -> Finding:
 
 
 def check_compiler() -> Finding:
-    """What Horovod would be built with; the rest needs none."""
+    """What Horovod would be built with; nothing else needs a compiler."""
     check, (oldest, newest) = "compiler", horovod_build.GXX
     try:
         horovod_build.check_compiler()
     except Problem as problem:
         what = str(problem).partition(". ")[0]
-        return warn(check, f"{what}; one rank needs neither", "sudo apt install build-essential")
+        return warn(check, f"{what}; one rank does not need it", "sudo apt install build-essential")
     version, name = horovod_build.compiler_version(), horovod_build.compiler()
     if version is None:
-        return ok(check, f"{name}, not g++: Horovod was not tried with it")
+        return ok(check, f"{name}, not g++: untested with Horovod")
     if oldest <= version <= newest:
         return ok(check, f"{name} {version}, which Horovod can be built with")
     return warn(
         check,
-        f"{name} {version}: Horovod is prepared for g++ {oldest} to {newest}",
+        f"{name} {version}: Horovod's build is prepared for g++ {oldest} to {newest}",
         "sudo apt install g++-12, then CXX=g++-12 ./workshop setup --horovod",
     )
 
 
 def check_folders() -> Finding:
-    """Where results and profiles go: writable, and with room."""
+    """Where results and profiles go: writable, and with free space."""
     results = results_path()
-    fix = "WORKSHOP_RESULTS=$HOME/results ./workshop run (a folder that you may write)"
+    fix = "WORKSHOP_RESULTS=$HOME/results ./workshop run (any folder that you can write to)"
     for folder in (results, results / "logs"):
         problem = cannot_write(folder)
         if problem:
@@ -117,19 +117,19 @@ def check_folders() -> Finding:
     free = shutil.disk_usage(existing(results)).free
     what = f"{shown(results)} and {shown(results / 'logs')} are writable, {free / GB:.1f} GB free"
     if free < 0.1 * GB:
-        return fail("folders", what, f"make room, or use another disk: {fix}")
+        return fail("folders", what, f"free some space, or use another disk: {fix}")
     if free < GB:
-        return warn("folders", what, f"make room, or use another disk: {fix}")
+        return warn("folders", what, f"free some space, or use another disk: {fix}")
     return ok("folders", what)
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or the one it would be made in."""
+    """The folder, or the one it would be created in."""
     return next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
 
 
 def cannot_write(folder: Path) -> str | None:
-    """Why nothing can be written there; found out without making the folder."""
+    """Why nothing can be written there; checked without creating the folder."""
     place = existing(folder)
     if not place.is_dir():
         return f"{shown(place)} is not a folder"

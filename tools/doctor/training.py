@@ -27,28 +27,28 @@ PROFILER = ("tensorboard", "tensorboard-plugin-profile", "protobuf")
 def check_tensorflow(answers: Answers) -> Finding:
     check, error = "tensorflow", answers.errors.get("tensorflow")
     if error is None:
-        told = answers.results["tensorflow"]
-        cuda = f"built for CUDA {told['cuda']}" if told["cuda_build"] else "built for the CPU"
-        what = f"{told['version']} with Keras {told['keras']}, {cuda}, imported in"
-        return ok(check, f"{what} {told['seconds']} s")
-    what = f"import tensorflow: {shortened(error)}; so nothing that needs it was looked at"
+        found = answers.results["tensorflow"]
+        cuda = f"built for CUDA {found['cuda']}" if found["cuda_build"] else "built for the CPU"
+        what = f"{found['version']} with Keras {found['keras']}, {cuda}, imported in"
+        return ok(check, f"{what} {found['seconds']} s")
+    what = f"import tensorflow: {shortened(error)}; so nothing that needs it was checked"
     if "SIGILL" in error:
-        fix = "take a machine whose CPU has AVX (grep avx /proc/cpuinfo): the wheels need it"
+        fix = "use a machine whose CPU has AVX (grep avx /proc/cpuinfo): the wheels need it"
         return fail(check, what, fix)
     if error.startswith("no answer"):
         fix = (
             "put the environment on a faster disk: WORKSHOP_VENV=/local/disk/venv ./workshop setup"
         )
         return fail(check, what, fix)
-    return fail(check, what, mend_versions("tensorflow", "keras", "numpy", "protobuf"))
+    return fail(check, what, fix_versions("tensorflow", "keras", "numpy", "protobuf"))
 
 
 def shortened(text: str, length: int = 150) -> str:
     return text if len(text) <= length else text[: length - 4] + " ..."
 
 
-def mend_versions(*names: str) -> str:
-    """The pinned versions of those that differ; if none does, the environment anew."""
+def fix_versions(*names: str) -> str:
+    """How to install those that differ from the pins; if none does, a new environment."""
     wanted = {**pins(), "tensorflow": TENSORFLOW_VERSION}
     other = [name for name in names if installed(name) != wanted[name]]
     return install(*other) if other and "tensorflow" not in other else remake()
@@ -58,7 +58,7 @@ def mend_versions(*names: str) -> str:
 
 
 def check_gpus(answers: Answers) -> Finding:
-    """Which GPUs TensorFlow sees; if none, the first reason that holds."""
+    """Which GPUs TensorFlow sees; if none, the first reason that applies."""
     check, seen = "gpu", answers.results.get("gpus", [])
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if seen:
@@ -77,9 +77,7 @@ def check_gpus(answers: Answers) -> Finding:
         what = f"CUDA_VISIBLE_DEVICES='{hidden}' hides the GPU: the stages would run on the CPU"
         return fail(check, what, "unset CUDA_VISIBLE_DEVICES")
     if not answers.results["tensorflow"]["cuda_build"]:
-        return fail(
-            check, "TensorFlow is built for the CPU, this machine has a GPU", mend_flavour()
-        )
+        return fail(check, "TensorFlow is built for the CPU, this machine has a GPU", fix_flavour())
     driver = system.driver_version()
     if driver and int(driver.split(".")[0]) < OLDEST_DRIVER:
         what = f"the NVIDIA driver {driver} is too old for CUDA 12"
@@ -93,7 +91,7 @@ def check_gpus(answers: Answers) -> Finding:
     return fail(check, f"TensorFlow sees no GPU{note}: {why}", fix)
 
 
-def mend_flavour() -> str:
+def fix_flavour() -> str:
     if start.use_own_python():
         return remake()
     if os.environ.get("WORKSHOP_TENSORFLOW"):
@@ -124,7 +122,7 @@ def check_xla(answers: Answers) -> Finding:
 
 
 def check_precision(answers: Answers) -> Finding:
-    """By compute capability on a GPU; measured on a CPU, whose flags promise too much."""
+    """By compute capability on a GPU; measured on a CPU, whose flags are not reliable."""
     check, seen = "precision", answers.results.get("gpus")
     if seen:
         return ok(check, tensor_cores(tuple(min(gpu["capability"] or (0, 0) for gpu in seen))))
@@ -132,7 +130,7 @@ def check_precision(answers: Answers) -> Finding:
         what = f"bfloat16 does not work here: {shortened(answers.errors['precision'])}"
         return warn(check, what, "give stages 05 and 06 --precision float32")
     single, half = (answers.results["precision"][name] for name in ("float32", "bfloat16"))
-    pays = "bfloat16 pays" if half < 0.9 * single else "float32 is the choice"
+    pays = "bfloat16 pays" if half < 0.9 * single else "use float32"
     what = f"a convolution's step takes {single:.1f} ms in float32, {half:.1f} ms in bfloat16"
     return ok(check, f"{what}: {pays} here; float16 is for GPUs")
 
@@ -143,19 +141,19 @@ def tensor_cores(capability: tuple[int, ...]) -> str:
         return f"compute capability {number}: tensor cores for float16, bfloat16 and TF32"
     if capability >= (7, 0):
         return f"compute capability {number}: tensor cores for float16, none for bfloat16"
-    return f"compute capability {number}: no tensor cores, float32 is the choice"
+    return f"compute capability {number}: no tensor cores, use float32"
 
 
 def check_amx(amx: Answers) -> Finding:
-    """CPUs announce AMX in their flags; on some machines using it ends the program."""
+    """CPUs advertise AMX in their flags; on some machines using it ends the program."""
     allowed = os.environ.get("ONEDNN_MAX_CPU_ISA")
     error = amx.errors.get("amx")
     if not error:
         times = amx.results.get("precision", {})
-        told = f", the bfloat16 step in {times['bfloat16']:.1f} ms" if times else ""
+        took = f", the bfloat16 step in {times['bfloat16']:.1f} ms" if times else ""
         use = "ONEDNN_MAX_CPU_ISA=AVX512_CORE_AMX lets stages 05 and 06 use it"
-        return ok("amx", f"works{told}; {use}")
-    what = f"this CPU announces AMX, but a bfloat16 product with it failed: {shortened(error)}"
+        return ok("amx", f"works{took}; {use}")
+    what = f"this CPU advertises AMX, but a bfloat16 product with it failed: {shortened(error)}"
     fix = f"export ONEDNN_MAX_CPU_ISA={SAFE_ISA}"
     if allowed is None:
         return warn("amx", what, f"{fix} for your own code; stages 05 and 06 set it")
@@ -168,7 +166,7 @@ def check_amx(amx: Answers) -> Finding:
 
 
 def check_profiler(answers: Answers) -> list[Finding]:
-    """On a GPU machine also the library it listens with, and the right to."""
+    """On a GPU machine also the library that it uses, and the permission."""
     found = [check_recording(answers)]
     if has_nvidia_gpu():
         found += [check_cupti(answers), check_counters(answers)]
@@ -185,7 +183,7 @@ def check_recording(answers: Answers) -> Finding:
         said = re.findall(r"CUPTI_ERROR_\w+", answers.said)
         what = f"the recorded step has no GPU events ({', '.join(said[-1:]) or 'no reason given'})"
         return warn(
-            check, what, "see the lines on cupti and counters; if both are ok: another node"
+            check, what, "see the lines on cupti and counters; if both are ok, try another node"
         )
     return ok(check, "records a step, with its GPU events")
 
@@ -200,14 +198,14 @@ def check_cupti(answers: Answers) -> Finding:
 
 def check_counters(answers: Answers) -> Finding:
     if not system.counters_restricted():
-        return ok("counters", "the driver does not keep the GPU's counters to the administrator")
-    what = "the driver keeps the GPU's counters to the administrator (RmProfilingAdminOnly: 1)"
+        return ok("counters", "the driver does not restrict the GPU's counters to administrators")
+    what = "the driver restricts the GPU's counters to administrators (RmProfilingAdminOnly: 1)"
     if answers.results.get("profiler", {}).get("gpu"):
-        return ok("counters", f"{what}; the profile has its GPU events all the same")
+        return ok("counters", f"{what}; the profile has GPU events anyway")
     return warn(
         "counters",
         f"{what}: profiles may lack the GPU",
-        "the administrator puts this in a file of /etc/modprobe.d, and reboots: "
+        "an administrator must put this in a file in /etc/modprobe.d and reboot: "
         "options nvidia NVreg_RestrictProfilingToAdminUsers=0",
     )
 
@@ -217,7 +215,7 @@ def check_plugin(answers: Answers) -> Finding:
     version = installed("tensorboard-plugin-profile")
     if error:
         what = f"TensorBoard's profile plugin {version or ''} fails: {shortened(error)}"
-        other = mend_versions(*PROFILER)
+        other = fix_versions(*PROFILER)
         if version == pins()["tensorboard-plugin-profile"] and other == remake():
             other = install("tensorboard-plugin-profile").replace(
                 "install", "install --force-reinstall"
@@ -248,7 +246,7 @@ def number_of(name: str) -> int:
 
 
 def check_horovod(answers: Answers) -> Finding:
-    """Built with what; and does it see as many ranks as a launcher has started?"""
+    """What it is built with, and whether it sees as many ranks as a launcher has started."""
     check, error = "horovod", answers.errors.get("horovod")
     launcher = max(LAUNCHERS, key=number_of)
     started = number_of(launcher)
@@ -265,17 +263,17 @@ def check_horovod(answers: Answers) -> Finding:
         again = "" if start.use_own_python() else " --horovod"
         what = f"{installed('horovod')} does not work: {shortened(error)}"
         return fail(check, what, remake() + again)
-    told = answers.results["horovod"]
-    what = f"{told['version']} for TensorFlow, with {', '.join(told['built']) or 'no exchange'}"
-    if told["size"] < started:
+    found = answers.results["horovod"]
+    what = f"{found['version']} for TensorFlow, with {', '.join(found['built']) or 'no exchange'}"
+    if found["size"] < started:
         fix = f"horovodrun -np {started} python train_MNIST.py"
-        if "MPI" not in told["built"]:
+        if "MPI" not in found["built"]:
             fix += " (this Horovod is built without MPI, so mpiexec and srun cannot join its ranks)"
-        return fail(check, f"{what}; it sees {told['size']} rank(s), but {asked}", fix)
-    if len(answers.results.get("gpus", [])) > 1 and "NCCL" not in told["built"]:
+        return fail(check, f"{what}; it sees {found['size']} rank(s), but {asked}", fix)
+    if len(answers.results.get("gpus", [])) > 1 and "NCCL" not in found["built"]:
         what += "; without NCCL the GPUs exchange through the host"
         return warn(
             check, what, "./workshop setup --horovod where nvcc and nccl.h are, or the container"
         )
-    ranks = f"{told['size']} of {started} rank(s) seen" if started > 1 else "1 rank, no launcher"
+    ranks = f"{found['size']} of {started} rank(s) seen" if started > 1 else "1 rank, no launcher"
     return ok(check, f"{what}; {ranks}")

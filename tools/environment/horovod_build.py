@@ -25,13 +25,13 @@ from tools.progress import say
 
 HOROVOD_VERSION = "0.28.1"
 SDIST_DIGEST = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-# g++ 14 and later refuse to assign to a constant, even in a function that nobody calls.
+# g++ 14 and later refuse to assign to a constant, even in a function that is never called.
 PATCHED = "third_party/flatbuffers/include/flatbuffers/stl_emulation.h"
 OLD, NEW = "  const size_type count_;\n", "  size_type count_;\n"
-# g++ 13 and later no longer include these by way of others.
+# g++ 13 and later no longer include these indirectly.
 INCLUDES = "-include stdexcept -include cstdint"
-GXX = (11, 15)  # built with 14 as patched here, with 12 as it came; the others are likely
-WITHOUT = "WORKSHOP_HOROVOD=0 ./workshop test does without Horovod."
+GXX = (11, 15)  # tried: 14, patched as here, and 12, unpatched; the others probably work
+WITHOUT = "WORKSHOP_HOROVOD=0 ./workshop test runs without Horovod."
 
 
 def nccl_home() -> str | None:
@@ -44,7 +44,7 @@ def nccl_home() -> str | None:
 
 
 def build_settings(tensorflow: str) -> dict[str, str]:
-    """Horovod's own build variables; one that is set already in the shell wins."""
+    """Horovod's own build variables; one that is already set in the shell wins."""
     settings = {
         "HOROVOD_WITH_TENSORFLOW": "1",
         "HOROVOD_WITHOUT_PYTORCH": "1",
@@ -89,7 +89,7 @@ def compiler_version() -> int | None:
 
 
 def unpack_patched(sdist: Path, folder: Path) -> Path:
-    """Horovod's source in `folder`, such that today's compilers take it."""
+    """Horovod's source in `folder`, patched so that today's compilers accept it."""
     with tarfile.open(sdist) as archive:  # verified: its paths are known to be good
         archive.extractall(
             folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
@@ -117,11 +117,11 @@ def build_wheel(python: str, target: Path, settings: dict[str, str]) -> None:
         scratch = Path(tempfile.mkdtemp(prefix="building-", dir=wheels))
     except OSError as error:
         raise Problem(
-            f"cannot write in {wheels} ({error.strerror}). Name a folder of yours for what is "
-            "built: WORKSHOP_CACHE=$HOME/workshop-cache ./workshop ..."
+            f"cannot write in {wheels} ({error.strerror}). Name another folder for the "
+            "build: WORKSHOP_CACHE=$HOME/workshop-cache ./workshop ..."
         ) from None
     log = wheels / f"{target.name}.log"
-    # pip's own cache is left out: it would hand over a wheel that another TensorFlow was built for.
+    # Not pip's own cache: it may hold a wheel that was built for another TensorFlow.
     command = [python, "-I", "-m", "pip", "wheel", "-v", "--disable-pip-version-check"]
     command += ["--no-input", "--no-cache-dir", "--no-build-isolation", "--no-deps"]
     env = {**os.environ, **settings, "TMPDIR": str(scratch)}
@@ -143,7 +143,7 @@ def build_wheel(python: str, target: Path, settings: dict[str, str]) -> None:
 
 
 def import_error(python: str) -> str | None:
-    """None where Horovod can be imported, else the last line of why not."""
+    """None if Horovod can be imported, else the last line of the error."""
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     tried = subprocess.run(
         [python, "-I", "-c", "import horovod.tensorflow"], capture_output=True, text=True, env=env
@@ -165,7 +165,7 @@ def ensure_horovod(folder: Path) -> None:
             key = wheel_key(stamp["python"], stamp["tensorflow"], settings)
             target = cache_folder() / "wheels" / key
             if not any(target.glob("*.whl")):
-                say("Compiling Horovod, once: 4 to 7 minutes on 2 cores.")
+                say("Compiling Horovod (only once): 4 to 7 minutes on 2 cores.")
                 started = time.monotonic()
                 build_wheel(python, target, settings)
                 say(f"Horovod is compiled, after {time.monotonic() - started:.0f} s.")

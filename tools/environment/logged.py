@@ -22,7 +22,7 @@ NO_NETWORK = re.compile(
     r"Failed to establish a new connection|name resolution|NameResolutionError|ProxyError"
     r"|Network is unreachable|ConnectTimeoutError|Cannot connect to proxy"
 )
-# pip says these after the line that matters
+# pip prints these after the line that matters
 BOILERPLATE = re.compile(
     r"subprocess-exited-with-error|Failed building wheel|Failed to build|issue with the package"
     r"|No matching distribution|exit code: \d"
@@ -37,7 +37,7 @@ def locked(folder: Path, doing: str, setting: str) -> "Iterator[None]":
         handle = folder.with_name(folder.name + ".lock").open("a")
     except OSError as error:
         raise Problem(
-            f"cannot write in {folder.parent} ({error.strerror}). Name a folder of yours: "
+            f"cannot write in {folder.parent} ({error.strerror}). Name another folder: "
             f"{setting} ./workshop ..."
         ) from None
     with handle:
@@ -58,7 +58,7 @@ def run_logged(
     doing: "Callable[[str], str | None]",
     env: "dict[str, str] | None" = None,
 ) -> int:
-    """Run a command and return its exit status; `doing` turns a line of its output into a word."""
+    """Run a command, return its exit status; `doing` turns an output line into what is shown."""
     line, word = ProgressLine(title), ""
     with log.open("w") as output, log.open(errors="replace") as tail:
         # A session of its own, so that ending it also ends the compilers it started.
@@ -85,7 +85,7 @@ def run_logged(
 
 
 def end_session(process: subprocess.Popen) -> None:
-    """Ask it and its children to stop; insist after a few seconds."""
+    """Ask it and its children to stop; kill them after a few seconds."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -94,15 +94,15 @@ def end_session(process: subprocess.Popen) -> None:
 
 
 def failure(what: str, log: Path) -> Problem:
-    """The Problem of a failed command: what failed, why if the log says so, where the log is."""
+    """The Problem for a failed command: what failed, why if the log says so, where the log is."""
     text = log.read_text(errors="replace")
     if NO_NETWORK.search(text):
         return Problem(
             f"{what}: the package index cannot be reached. Run ./workshop setup where there is a "
-            f"network (a login node, say), or set HTTPS_PROXY. All of it: {log}"
+            f"network (a login node, say), or set HTTPS_PROXY. Full log: {log}"
         )
     lines = [s.strip() for s in text.splitlines() if s.strip() and not s.startswith("WARNING")]
     errors = [s for s in lines if re.search(r"error\b", s, re.I) and not BOILERPLATE.search(s)]
     for shown in (errors or lines)[-4:]:
         say(f"  {shown[:200]}")
-    return Problem(f"{what}: the last errors are above, all of it is in {log}")
+    return Problem(f"{what}: the last errors are above, the full log is {log}")

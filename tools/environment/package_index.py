@@ -1,4 +1,4 @@
-"""Fetches one pinned file from the package index: what pip would do, on a machine without pip.
+"""Fetches one pinned file from the package index, as pip would, on a machine without pip.
 
 The settings are pip's own: its files and variables say which index, proxy and certificates.
 Standard library only, and Python 3.6 can read it: this runs before anything is installed.
@@ -73,7 +73,7 @@ def settings() -> "dict[str, str]":
 
 
 def certificates(options: "dict[str, str]") -> "str | None":
-    """The file or folder to trust, where it is not the system's."""
+    """The file or folder to trust, if not the system's."""
     for named in (
         options.get("cert"),
         *map(os.environ.get, ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")),
@@ -81,7 +81,7 @@ def certificates(options: "dict[str, str]") -> "str | None":
         if named:
             return named
     paths = ssl.get_default_verify_paths()
-    if not (paths.cafile or paths.capath):  # a Python for macOS brings none
+    if not (paths.cafile or paths.capath):  # a Python for macOS has none
         try:
             from pip._vendor import certifi
 
@@ -95,12 +95,12 @@ def certificates(options: "dict[str, str]") -> "str | None":
 
 
 def default_index() -> str:
-    """pip's own, where nothing else is configured: pip knows it."""
+    """pip's default, if nothing else is configured."""
     try:
         from pip._internal.models.index import PyPI
     except ImportError:
         raise Problem(
-            "no pip here that could tell where packages come from. Install it (python3-pip), or "
+            "no pip here to say where packages come from. Install it (python3-pip), or "
             "name an index: PIP_INDEX_URL=https://... ./workshop ..."
         ) from None
     return PyPI.simple_url
@@ -178,7 +178,7 @@ def find_link(place: str, filename: str, options: "dict[str, str]") -> "str | No
 
 
 def download(url: str, target: Path, digest: str, options: "dict[str, str]", title: str) -> None:
-    """Only a whole, verified file takes the name `target`."""
+    """Only a complete, verified file gets the name `target`."""
     part, line = target.with_name(target.name + ".part"), ProgressLine(title)
     sha, size = hashlib.sha256(), 0
     try:
@@ -213,8 +213,8 @@ def fetch(project: str, filename: str, digest: str, folder: Path) -> Path:
             reasons.append(f"{where} does not have it")
         except (OSError, ValueError, HTTPException) as error:
             reasons.append(f"{where}: {reason(error)}")
-    told = "; ".join(reasons) or "pip's settings name no index"
-    raise Problem(f"{filename} cannot be fetched ({told})")
+    why = "; ".join(reasons) or "pip's settings name no index"
+    raise Problem(f"{filename} cannot be fetched ({why})")
 
 
 def reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Finds a Python that TensorFlow has wheels for; where there is none, gets one with uv.
+"""Finds a Python that TensorFlow has wheels for; if there is none, gets one with uv.
 
 Standard library only, and Python 3.6 can read it: this runs before anything is installed.
 """
@@ -63,7 +63,7 @@ def fits(version: "tuple[int, ...]") -> bool:
 
 
 def ask(python: "str | Path") -> "tuple[tuple[int, int], str] | None":
-    """(version, path) of an interpreter, or None where it does not run (a broken shim, say)."""
+    """(version, path) of an interpreter, or None if it does not run (a broken shim, say)."""
     try:
         answer = subprocess.check_output([str(python), "-c", ASK], stderr=subprocess.DEVNULL)
         major, minor, path = answer.decode().strip().split(" ", 2)
@@ -73,7 +73,7 @@ def ask(python: "str | Path") -> "tuple[tuple[int, int], str] | None":
 
 
 def find_python(folders: "list[Path] | None" = None, later: bool = False) -> "str | None":
-    """The newest that fits: on PATH, in ~/.local/bin, or one that ./workshop has got."""
+    """The newest that fits: on PATH, in ~/.local/bin, or one that ./workshop has installed."""
     if folders is None:
         names = os.environ.get("PATH", os.defpath).split(os.pathsep)
         folders = [Path(name) for name in [*names, os.path.expanduser("~/.local/bin")]]  # noqa: PTH111
@@ -122,7 +122,7 @@ def starting_python(light: bool) -> str:
 
 
 def fitting_python() -> str:
-    """The interpreter to make the environment with: this one, another one here, or a new one."""
+    """The interpreter for the environment: this one, another one here, or a new one."""
     if fits(sys.version_info):
         return sys.executable
     return find_python() or get_python()
@@ -132,18 +132,18 @@ def fitting_python() -> str:
 
 
 def get_python() -> str:
-    """Install a Python into the cache; two at once do it once."""
+    """Install a Python into the cache; of two processes at once, only one does it."""
     folder = cache_folder() / "python"
     with locked(folder, f"getting Python {GET}", "WORKSHOP_CACHE=$HOME/workshop-cache"):
-        found = find_python()  # another ./workshop may have got it
+        found = find_python()  # another ./workshop may have installed it
         if found:
             return found
-        say(f"There is no {WANTED} here, only {dotted(sys.version_info)}: TensorFlow needs one.")
+        say(f"TensorFlow needs {WANTED}, found only {dotted(sys.version_info)}.")
         say(f"Getting Python {GET} with uv, once, into {folder} (about 50 MB).")
         install_python(folder)
         found = find_python(sorted(folder.glob("*/bin")))
     if not found:
-        raise Problem(f"uv has put no Python {GET} that runs here into {folder}. {by_hand()}")
+        raise Problem(f"uv installed no working Python {GET} into {folder}. {by_hand()}")
     return found
 
 
@@ -164,7 +164,7 @@ def install_python(folder: Path) -> None:
 
 def existing_uv() -> "str | None":
     uv = shutil.which("uv")
-    try:  # a shim may be there and not run
+    try:  # a shim may exist but not run
         subprocess.check_output([uv or "uv", "--version"], stderr=subprocess.DEVNULL)
     except (OSError, subprocess.CalledProcessError):
         return None
@@ -172,10 +172,10 @@ def existing_uv() -> "str | None":
 
 
 def fetch_uv(folder: Path) -> str:
-    """uv from its wheel; neither pip nor a venv is needed for that."""
+    """uv from its wheel; this needs neither pip nor a venv."""
     machine = (platform.system(), platform.machine())
     if machine not in UV_WHEELS:
-        raise Problem(f"there is no uv for {' '.join(machine)}. Install {WANTED}: {name_it()}")
+        raise Problem(f"no uv for {' '.join(machine)}. Install {WANTED}, then: {name_it()}")
     tag, digest = UV_WHEELS[machine]
     try:
         wheel = fetch("uv", f"uv-{UV_VERSION}-py3-none-{tag}.whl", digest, folder)
@@ -189,7 +189,7 @@ def fetch_uv(folder: Path) -> str:
 
 
 def uv_environment(folder: Path) -> "dict[str, str]":
-    """uv's settings; for the proxy and the certificates what pip was told."""
+    """uv's settings, with pip's proxy and certificates."""
     env = {"UV_SYSTEM_CERTS": "true", **os.environ}
     env.update(UV_PYTHON_INSTALL_DIR=str(folder), UV_PYTHON_INSTALL_BIN="0")
     options = settings()
@@ -207,17 +207,17 @@ def uv_doing(line: str) -> "str | None":
 
 
 def uv_reason(log: Path) -> str:
-    """uv tells what failed first, and the innermost cause last."""
-    told = re.findall(
+    """uv prints what failed first, and the innermost cause last."""
+    lines = re.findall(
         r"^\s*(?:error|cause|Caused by): (.*)$", log.read_text(errors="replace"), re.M
     )
-    return ": ".join(dict.fromkeys([told[0], told[-1]])) if told else "it does not say why"
+    return ": ".join(dict.fromkeys([lines[0], lines[-1]])) if lines else "it does not say why"
 
 
 def by_hand() -> str:
     return (
-        "On a machine like this one that has a network, type: uv python install "
-        f"{GET} --install-dir py; copy the folder py here, and type: {name_it('py')}"
+        "On a similar machine with a network, type: uv python install "
+        f"{GET} --install-dir py; copy the folder py here and type: {name_it('py')}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Makes sure of a Python environment, then hands over to `python -m tools`.
+"""Makes sure that there is a Python environment, then hands over to `python -m tools`.
 
 Outside a container that is a venv; inside an Apptainer container it is the container's own Python.
 Standard library only: this runs before anything is installed.
@@ -19,7 +19,7 @@ from tools.problem import Problem
 from tools.progress import say
 from tools.stages import ROOT
 
-IMPORTS = {  # what must be there in a container that brings its own Python
+IMPORTS = {  # what must be there in a container that has its own Python
     "run": "tensorflow keras line_profiler matplotlib numpy rich tensorboard "
     "tensorboard_plugin_profile",
     "test": "pytest pytest_timeout ruff xdist",
@@ -37,7 +37,7 @@ START_TOOLS = (
 def use_own_python() -> bool:
     choice = os.environ.get("WORKSHOP_PYTHON_ENV")
     if choice not in (None, "", "system", "venv"):
-        raise Problem(f"WORKSHOP_PYTHON_ENV={choice}: it is either system or venv.")
+        raise Problem(f"WORKSHOP_PYTHON_ENV={choice}: must be system or venv.")
     if choice:
         return choice == "system"
     return in_container() and has_module("tensorflow")
@@ -49,10 +49,10 @@ def check_own_python(layers: list[str], with_horovod: bool) -> None:
     missing = [name for name in names if not has_module(name)]
     if missing:
         raise Problem(
-            f"the Python here, {sys.executable}, lacks: {', '.join(missing)}. Install them there "
-            "(versions: requirements.txt), or WORKSHOP_PYTHON_ENV=venv for a venv."
+            f"{sys.executable} lacks: {', '.join(missing)}. Install them there (versions: "
+            "requirements.txt), or set WORKSHOP_PYTHON_ENV=venv to use a venv."
         )
-    say(f"Using the Python that is here, {sys.executable}; nothing is installed.")
+    say(f"Using {sys.executable}; nothing is installed.")
 
 
 # --- starting ---
@@ -73,7 +73,7 @@ def hand_over(python: str, argv: list[str], venv: Path | None = None) -> NoRetur
 
 
 def start_doctor(argv: list[str]) -> NoReturn:
-    """In the environment as it is, if any: it is there to tell what is missing, not to add it."""
+    """In the environment as it is, if any: the doctor reports what is missing and adds nothing."""
     folder = venv_folder()
     if not use_own_python() and runs(python_of(folder)):
         hand_over(python_of(folder), argv, folder)
@@ -91,9 +91,9 @@ def start(argv: list[str]) -> int:
     with_horovod |= command == "test" and os.environ.get("WORKSHOP_HOROVOD") != "0"
     tests = command == "test" or options.get("test", False)
     folder = None
-    if use_own_python():  # nothing is built there: Horovod asks for no more than itself
+    if use_own_python():  # nothing is built there, so only Horovod itself must be there
         check_own_python(["run", "test"] if tests else ["run"], with_horovod)
-    else:  # the test layer also holds what Horovod is built with, and imports
+    else:  # the test layer also holds what Horovod's build needs, and what it imports
         folder = ensure_venv(["run", "test"] if tests or with_horovod else ["run"])
         if with_horovod:
             from tools.environment.horovod_build import ensure_horovod

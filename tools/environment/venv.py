@@ -28,7 +28,7 @@ from tools.progress import say
 from tools.stages import ROOT
 
 REQUIREMENTS = {"run": "requirements.txt", "test": "requirements-test.txt"}
-PIP_VERSION = "24.3.1"  # for a Python that brings none, or one that does not know today's wheels
+PIP_VERSION = "24.3.1"  # for a Python without pip, or with one too old for today's wheels
 PIP_DIGEST = "3790624780082365f47549d032f3770eeb2b1e8bd1f7b2e02dace1afa361b4ed"
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -42,7 +42,7 @@ def python_of(folder: Path) -> str:
 
 
 def changing(folder: Path) -> AbstractContextManager[None]:
-    return locked(folder, "making the environment", "WORKSHOP_VENV=$HOME/workshop-venv")
+    return locked(folder, "creating the environment", "WORKSHOP_VENV=$HOME/workshop-venv")
 
 
 def runs(python: str) -> bool:
@@ -53,7 +53,7 @@ def runs(python: str) -> bool:
 
 
 def log_of(folder: Path) -> Path:
-    """Beside the venv, so that it outlives a venv that failed."""
+    """Next to the venv, so that it survives a venv that failed."""
     return folder.with_name(folder.name + "-install.log")
 
 
@@ -79,7 +79,7 @@ def digests(layers: list[str]) -> dict[str, str]:
 
 
 def python_fits(folder: Path, stamp: dict) -> bool:
-    """Keep a venv of another Python version as long as it works, unless one was asked for."""
+    """Keep a venv of another Python version as long as it works, unless one was requested."""
     if stamp.get("python") == PYTHON:
         return os.access(python_of(folder), os.X_OK)
     if os.environ.get("WORKSHOP_PYTHON"):
@@ -95,7 +95,7 @@ def python_fits(folder: Path, stamp: dict) -> bool:
 
 
 def plan(folder: Path, layers: list[str], tensorflow: str) -> str:
-    """'ready', 'update' (pip again, in place) or 'remake' (from nothing)."""
+    """'ready', 'update' (pip again, in place) or 'remake' (from scratch)."""
     stamp = read_stamp(folder)
     if not stamp.get("complete") or stamp.get("tensorflow") != tensorflow:
         return "remake"
@@ -142,14 +142,16 @@ def has_module(name: str) -> bool:
 
 def make_venv(folder: Path) -> None:
     folder.mkdir()
-    write_stamp(folder, {"complete": False})  # first, so that an interrupted one is known as ours
+    write_stamp(
+        folder, {"complete": False}
+    )  # first, so that an interrupted one is recognized as ours
     # Not sys.executable: that may be the python of the very venv that is being remade.
     base = getattr(sys, "_base_executable", sys.executable)
     with_pip = has_module("ensurepip")  # Debian has it in a package of its own
     command, log = [base, "-I", "-m", "venv", str(folder)], log_of(folder)
     command += [] if with_pip else ["--without-pip"]
-    if run_logged(command, log, "Making the venv", lambda line: None) != 0:
-        raise failure(f"{base} cannot make a venv", log)
+    if run_logged(command, log, "Creating the venv", lambda line: None) != 0:
+        raise failure(f"{base} cannot create a venv", log)
     if not with_pip:
         add_pip(folder)
 
@@ -166,10 +168,10 @@ def add_pip(folder: Path) -> None:
 
 
 def remake(folder: Path, layers: list[str], tensorflow: str) -> None:
-    """A new venv; one that worked is put back if that fails (no network, say)."""
+    """A new venv; the old one is put back if that fails (no network, say) and it worked."""
     if folder.exists() and any(folder.iterdir()) and not (folder / "workshop.json").exists():
         raise Problem(
-            f"{folder} was not made by ./workshop. Move it away, or name another folder: "
+            f"{folder} was not created by ./workshop. Move it away, or name another folder: "
             "WORKSHOP_VENV=$HOME/workshop-venv ./workshop ..."
         )
     aside = folder.with_name(folder.name + ".old")
@@ -196,7 +198,7 @@ def start_again(python: str) -> NoReturn:
 
 
 def ensure_venv(layers: list[str]) -> Path:
-    """The folder of a venv that holds the layers, made or fixed where needed."""
+    """The folder of a venv that holds the layers, created or updated if needed."""
     folder = venv_folder()
     tensorflow = choose_tensorflow(read_stamp(folder).get("tensorflow"))
     todo = plan(folder, layers, tensorflow)
@@ -210,7 +212,7 @@ def ensure_venv(layers: list[str]) -> Path:
             return folder
         started = time.monotonic()
         why = FLAVOURS[tensorflow.split("==")[0]]
-        verb = "Making" if todo == "remake" else "Updating"
+        verb = "Creating" if todo == "remake" else "Updating"
         python = PYTHON if todo == "remake" else read_stamp(folder)["python"]
         say(f"{verb} the environment {folder} (Python {python}, {tensorflow}: {why}).")
         (remake if todo == "remake" else install)(folder, layers, tensorflow)

@@ -1,8 +1,8 @@
-"""`./workshop check N`: is the attendee's script right, did it do the thing, is it faster?
+"""`./workshop check N`: is the attendee's script correct, does it do what was asked, is it faster?
 
-The script runs in processes of its own (trial.py); its deeds are judged (judge.py) and
-its speed is measured (timing.py) in the order in which a teacher would look. The first thing
-that is wrong ends the check.
+The script runs in separate processes (trial.py). What it does is judged (judge.py), then its speed
+is measured (timing.py), in the order in which a teacher would look. The first mistake ends the
+check.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tools.exercises.judge import (
     MIXED,
     TENSOR_FLOAT,
     check_source,
-    deeds,
+    idea_checks,
     judge_accuracy,
     judge_count,
     judge_draws,
@@ -74,14 +74,14 @@ from tools.stages import Stage
 from tools.terminal import number, ratio
 
 MUST_BE_FASTER = ("01", "02")  # and 06, on a GPU
-RIGHT, NOT_YET = "right, not timed", "not yet"
+RIGHT, NOT_YET = "correct, not timed", "not yet"
 
 
 @dataclass
 class Outcome:
     step: str = "It runs"  # what is being looked at
     passed: bool = False
-    status: str = "begun"
+    status: str = "started"
     problem: str = ""
     speeds: dict[str, float] = field(default_factory=dict)
 
@@ -121,7 +121,7 @@ def run(stage: str | None, quick: bool, repeats: int, hint: bool, limit: float) 
     if stage is None and hint:
         raise Problem("--hint needs the number of an exercise: ./workshop check 02 --hint")
     if stage is None:
-        return score_card()
+        return progress()
     found = find_stage(stage)
     return show_hint(found) if hint else check(found, quick, repeats, limit)
 
@@ -129,15 +129,15 @@ def run(stage: str | None, quick: bool, repeats: int, hint: bool, limit: float) 
 def check(stage: Stage, quick: bool, repeats: int, limit: float) -> int:
     screen, file = Screen(), script_of(stage)
     if not file.is_file():
-        told = f"no {shown(file)} yet. Type: ./workshop exercise {stage.number}"
-        print(f"workshop: {told}", file=sys.stderr)
+        problem = f"no {shown(file)} yet. Type: ./workshop exercise {stage.number}"
+        print(f"workshop: {problem}", file=sys.stderr)
         return 1
     outcome, problem = Outcome(), None
     try:
         data.ensure(say=lambda line: None)
         sha = digest(file)
         with scratch() as folder:
-            copies = folder / stage.number  # what is judged is what was there at first
+            copies = folder / stage.number  # so that later edits do not matter
             copies.mkdir()
             for source in [*file.parent.glob("*.py"), file]:
                 shutil.copyfile(source, copies / source.name)
@@ -149,9 +149,9 @@ def check(stage: Stage, quick: bool, repeats: int, limit: float) -> int:
     except (CannotCheck, data.DataError) as error:
         print(f"workshop: {error}", file=sys.stderr)
         return 1
-    except Exception as error:  # an attendee's script must not show us up
-        told = f"the check itself failed, {type(error).__name__}: {error}"
-        print(f"workshop: {told}", file=sys.stderr)
+    except Exception as error:  # no traceback, whatever an attendee's script does
+        text = f"the check itself failed, {type(error).__name__}: {error}"
+        print(f"workshop: {text}", file=sys.stderr)
         return 1
     keep(file, sha, outcome)
     screen.say("")
@@ -162,8 +162,10 @@ def check(stage: Stage, quick: bool, repeats: int, limit: float) -> int:
         screen.say(f"A hint: ./workshop check {stage.number} --hint")
         return 1
     if outcome.status == RIGHT:
-        told = f"Exercise {stage.number} is right. How fast is it? ./workshop check {stage.number}"
-        screen.say(told, "bold green")
+        text = (
+            f"Exercise {stage.number} is correct. How fast is it? ./workshop check {stage.number}"
+        )
+        screen.say(text, "bold green")
     else:
         screen.say(f"Exercise {stage.number} passed.{following(stage)}", "bold green")
     return 0
@@ -196,9 +198,9 @@ def judge(
         contextlib.closing(probe(script, place, runs, limit)) as found,
     ):
         one = ran["step"] = next(found)
-        screen.good(outcome.step, "a log line a step, and results")
+        screen.good(outcome.step, "one log line per step, and results")
         outcome.step = "It trains the same model"
-        gpu = one.told["gpu"]
+        gpu = one.observed["gpu"]
         within = MIXED if stage.number == "05" else TENSOR_FLOAT if gpu else FLOAT32
         judge_model(one)
         how = judge_step(one, right["step"], within)
@@ -217,13 +219,13 @@ def judge(
                 judge_count(now, run["steps"])
                 judge_draws(now)
         screen.good(outcome.step, how)
-    for of_stage, outcome.step, deed in deeds(stage, ran, right):
-        how = deed()
+    for of_stage, outcome.step, judge_idea in idea_checks(stage, ran, right):
+        how = judge_idea()
         if of_stage == stage.number:
             screen.good(outcome.step, how)
     outcome.step = "It sees every image"
     judge_epochs(ran["epochs"], right["epochs"])  # now: a loss in 16 bit has been ruled out
-    screen.good(outcome.step, "once in an epoch, each epoch in a new order")
+    screen.good(outcome.step, "once per epoch, each epoch in a new order")
     if quick:
         screen.say("  Not timed: --quick.", "dim")
         outcome.passed, outcome.status = True, RIGHT
@@ -233,9 +235,9 @@ def judge(
 
 
 ON_A_CPU = {
-    "03": "On most CPUs XLA costs time: 04 looks into it.",
+    "03": "On most CPUs XLA costs time: 04 finds out why.",
     "05": "16 bit pays on a CPU only where it has units for it (AVX-512 BF16, AMX).",
-    "06": "On a CPU the data is in the host's memory already, so there is little to gain.",
+    "06": "On a CPU the data is already in the host's memory, so there is little to gain.",
 }
 
 
@@ -271,13 +273,13 @@ def judge_speed(
     judge_learning(mine, before)
     found = verdict(mine, before)
     times = ratio(mine.speed, before.speed)
-    told = {"faster": f"Faster, {times}", "slower": f"Slower, {times}"}
-    told = told.get(found, "No clear difference")
+    texts = {"faster": f"Faster, {times}", "slower": f"Slower, {times}"}
+    text = texts.get(found, "No clear difference")
     if not must:
         screen.good(outcome.step, "the wall clock agrees")
     elif found == "faster":
         best = f"{times} the speed of {before.name}"
-        screen.good(outcome.step, f"{best}; the slowest of yours beats the fastest of those")
+        screen.good(outcome.step, f"{best}; your slowest run beats its fastest")
     show_speeds((mine, before, own), screen, steps)
     if must:
         if found == "slower":
@@ -285,17 +287,17 @@ def judge_speed(
         if found == "unclear":
             raise NotYet(
                 "No clear difference in speed: the repeats overlap.",
-                f"On a busy machine more of them help: ./workshop check {stage.number} --repeats 7",
+                f"On a busy machine more repeats help: ./workshop check {stage.number} --repeats 7",
             )
         if far_behind(mine, own):
-            screen.say(f"  There is more in it: ours is {ratio(own.speed, mine.speed)} yours.")
+            screen.say(f"  You can gain more: ours is {ratio(own.speed, mine.speed)} as fast.")
     elif far_behind(mine, own):
         raise NotYet(
-            f"It did the thing, but something in it costs time: ours is "
-            f"{ratio(own.speed, mine.speed)} yours."
+            f"The change is correct, but something in it costs time: ours is "
+            f"{ratio(own.speed, mine.speed)} as fast."
         )
     else:
-        screen.say(f"  {told}. This exercise is judged on having done it, not on the speed.")
+        screen.say(f"  {text}. This exercise is about making the change, not about the speed.")
         if not gpu and stage.number in ON_A_CPU:
             screen.say(f"  {ON_A_CPU[stage.number]}")
 
@@ -315,11 +317,11 @@ def show_speeds(entries: tuple[Entry, ...], screen: Screen, steps: int) -> None:
         )
     screen.console.print(table)
     count = len(entries[0].speeds)
-    times = f"{count} times in turns" if count > 1 else "once each"
+    times = f"{count} times each, alternating" if count > 1 else "once each"
     screen.say(f"  By the wall clock, batch {TIMED_BATCH}, {steps} steps, {times}.", "dim")
 
 
-# --- what is kept, and the score card ---
+# --- what is kept, and the progress table ---
 
 
 def keep(file: Path, sha: str, outcome: Outcome) -> None:
@@ -351,15 +353,15 @@ def state(stage: Stage) -> tuple[str, dict]:
     file = script_of(stage)
     kept = read_kept(file)
     if not file.is_file():
-        return "not begun", {}
-    status = kept.get("status", "begun")
+        return "not started", {}
+    status = kept.get("status", "started")
     if kept and kept.get("sha256") != digest(file):
         good = status in ("passed", RIGHT)
-        return ("changed since it passed" if good else "begun"), kept if good else {}
-    return (status if status in ("passed", RIGHT, NOT_YET) else "begun"), kept
+        return ("changed since it passed" if good else "started"), kept if good else {}
+    return (status if status in ("passed", RIGHT, NOT_YET) else "started"), kept
 
 
-def score_card() -> int:
+def progress() -> int:
     screen = Screen()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Your exercises", title_justify="left")
     names = ("", "exercise", "state", "img/s", "x before", "x ours")
@@ -379,16 +381,16 @@ def score_card() -> int:
         table.add_row(
             stage.number,
             stage.change,
-            Text(status, style=styles.get(status, "dim" if status == "not begun" else "")),
+            Text(status, style=styles.get(status, "dim" if status == "not started" else "")),
             number(mine),
             ratio(mine, speeds.get("before")),
             ratio(mine, speeds.get("ours")),
         )
         passed += status == "passed"
         if status != "passed" and not following_command:
-            verb = "exercise" if status == "not begun" else "check"
+            verb = "exercise" if status == "not started" else "check"
             following_command = f"./workshop {verb} {stage.number}"
     screen.console.print(table)
-    told = f"{passed} of {len(EXERCISES)} passed."
-    screen.say(f"{told} Next: {following_command}" if following_command else f"{told} Well done.")
+    text = f"{passed} of {len(EXERCISES)} passed."
+    screen.say(f"{text} Next: {following_command}" if following_command else f"{text} Well done.")
     return 0

@@ -1,4 +1,4 @@
-"""What the exercises know of the CNN: the shapes of its weights, and where they start."""
+"""What the exercises know about the CNN: the shapes and the initial values of its weights."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# In order: every shape is there once, so a shape tells which tensor it is.
+# In order: every shape occurs once, so a shape identifies its tensor.
 SHAPES = ((3, 3, 1, 32), (32,), (3, 3, 32, 64), (64,), (9216, 128), (128,), (128, 10), (10,))
 
 
@@ -15,7 +15,7 @@ def shape_key(shape: Sequence[int]) -> str:
 
 
 def first_weights(shape: Sequence[int]) -> np.ndarray:
-    """Glorot's, drawn by the shape alone: no matter what was drawn before."""
+    """Glorot's initialization, which depends only on the shape, not on what was drawn before."""
     if len(shape) == 1:
         return np.zeros(shape, np.float32)
     limit = np.sqrt(6 / (np.prod(shape[:-1]) + shape[-1] * np.prod(shape[:-2])))

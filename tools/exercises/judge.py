@@ -17,27 +17,27 @@ from tools.stages import Stage
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a right solution may be off; chosen from what the stages themselves differ by."""
+    """How far a correct solution may be off; based on how much the stages themselves differ."""
 
     loss: float  # relative
-    update: float  # |update - right one| / |right one|, for each tensor
+    update: float  # |update - correct one| / |correct one|, for each tensor
     accuracy: float
 
 
-# Adam's first step is the sign of the gradient: where that is almost 0, rounding turns it round.
+# Adam's first step is the sign of the gradient: where that is almost 0, rounding can flip it.
 # Measured on a CPU: float32 stages differ by 0.00002, float16 by 0.12, bfloat16 by 0.32.
 FLOAT32 = Tolerance(loss=1e-4, update=0.01, accuracy=0.005)
 TENSOR_FLOAT = Tolerance(loss=2e-3, update=0.3, accuracy=0.01)  # an A100 rounds as float16 does
 MIXED = Tolerance(loss=0.02, update=0.5, accuracy=0.06)
 LOGGED = 0.002  # log lines have three digits
-SAME_PATH = 0.1  # training with dropout must end farther than this from training without
+SAME_PATH = 0.1  # training with dropout must differ by more than this from training without
 
 
 # --- 1: it runs ---
 
 
 def check_source(file: Path) -> None:
-    """What can be told without running it."""
+    """What can be checked without running it."""
     try:
         compile(file.read_bytes(), str(file), "exec")
     except SyntaxError as error:
@@ -53,7 +53,7 @@ def check_source(file: Path) -> None:
 
 
 def updates(ran: Ran) -> dict[str, np.ndarray]:
-    """How far each tensor went from where all start."""
+    """How far each tensor moved from its initial value."""
     return {
         shape_key(shape): ran.weights[shape_key(shape)] - first_weights(shape) for shape in SHAPES
     }
@@ -76,18 +76,18 @@ def how_wrong(name: str, mine: np.ndarray, right: np.ndarray) -> str:
     if along < -0.95:
         return f"{name} moved {length / wanted:.2f}x as far as it should, and backwards"
     off = distance(mine, right)
-    return f"{name} moved another way: its update is {100 * off:.0f} % off"
+    return f"{name} moved in another direction: its update is {100 * off:.0f} % off"
 
 
 def judge_model(ran: Ran) -> None:
-    if not ran.told["trained"]:
+    if not ran.observed["trained"]:
         sizes = ", ".join(map(shape_key, SHAPES))
         raise NotYet(
             "No Keras model with the CNN's eight weights was trained.",
-            f"Their shapes are {sizes}. Leave MNISTClassifier's layers as they are.",
+            f"Their shapes are {sizes}. Do not change the layers of MNISTClassifier.",
         )
-    if ran.told["weight_types"] != ["float32"]:
-        kinds = " and ".join(ran.told["weight_types"])
+    if ran.observed["weight_types"] != ["float32"]:
+        kinds = " and ".join(ran.observed["weight_types"])
         raise NotYet(f"Weights are kept as {kinds}: they must stay float32.")
 
 
@@ -96,31 +96,31 @@ def judge_step(mine: Ran, right: Ran, within: Tolerance) -> str:
     loss, wanted = mine.results["final_loss"], right.results["final_loss"]
     if abs(loss - wanted) > within.loss * abs(wanted):
         raise NotYet(
-            f"The first step's loss is {loss:.4f}; on the one batch of the check's data it is "
-            f"{wanted:.4f}: other images, other labels, or another scale?"
+            f"The first step's loss is {loss:.4f}; on the one batch of the check's data it should "
+            f"be {wanted:.4f}: different images, labels or scaling?"
         )
     if abs(mine.losses[0] - loss) > 0.002 + within.loss * abs(loss):
         raise NotYet(f"It logs the loss {mine.losses[0]}, but its results say {loss:.4f}.")
-    moved, due, names = updates(mine), updates(right), right.told["names"]
+    moved, due, names = updates(mine), updates(right), right.observed["names"]
     off = {key: distance(moved[key], due[key]) for key in due}
     wrong = [key for key in due if not off[key] <= within.update]
     if wrong:
-        told = [how_wrong(names[key], moved[key], due[key]) for key in wrong]
+        texts = [how_wrong(names[key], moved[key], due[key]) for key in wrong]
         worst = wrong.index(max(wrong, key=lambda key: off[key]))
-        rest = [text for i, text in enumerate(told) if i != worst]
-        raise NotYet(f"After one step {told[worst]}.", *rest)
+        rest = [text for i, text in enumerate(texts) if i != worst]
+        raise NotYet(f"After one step {texts[worst]}.", *rest)
     far, most = (f"{100 * share:.1f} %" for share in (max(off.values()), within.update))
-    return f"loss {loss:.4f}, all 8 tensors moved as they should: {far} off, {most} may be"
+    return f"loss {loss:.4f}, all 8 tensors moved as they should: {far} off, limit {most}"
 
 
 def judge_half(mine: Ran, right: Ran) -> None:
     """One step in float16."""
-    if "float16" in conv_types(mine) and not mine.told["loss_scaling"]:
+    if "float16" in conv_types(mine) and not mine.observed["loss_scaling"]:
         raise NotYet("float16 without loss scaling: small gradients become 0.")
     try:
         judge_step(mine, right, MIXED)
     except NotYet as problem:
-        if mine.told["loss_scaling"] and not mine.told["scaled"]:
+        if mine.observed["loss_scaling"] and not mine.observed["scaled"]:
             raise NotYet(
                 "float16: scale_loss was never called. The gradients are scaled down, but the "
                 "loss was not scaled up."
@@ -129,59 +129,59 @@ def judge_half(mine: Ran, right: Ran) -> None:
 
 
 def judge_count(ran: Ran, steps: int) -> None:
-    """A fake trains less; an optimizer that is not Keras's keeps no count to look at."""
-    made = ran.told["iterations"]
+    """A fake trains less. (An optimizer that is not Keras's keeps no count.)"""
+    made = ran.observed["iterations"]
     if made is not None and made != steps:
         raise NotYet(f"Asked for {steps} steps, the optimizer made {made} updates.")
 
 
 def judge_steps(mine: Ran, right: Ran) -> None:
-    """Several steps: not so exactly, but all of them."""
+    """Several steps: less precisely, but all of them."""
     judge_count(mine, STEPS)
     moved, due = updates(mine), updates(right)
     far = math.sqrt(sum(float(np.sum(d**2)) for d in moved.values()))
     far /= math.sqrt(sum(float(np.sum(d**2)) for d in due.values()))
     if not 0.8 < far < 1.3:
         raise NotYet(
-            f"In {STEPS} steps the weights moved {far:.2f}x as far as they should: is every step "
-            "trained, once, with the rate --lr?"
+            f"In {STEPS} steps the weights moved {far:.2f}x as far as they should: does every step "
+            "train once, with the learning rate --lr?"
         )
 
 
 def judge_accuracy(ran: Ran, within: Tolerance, why: str) -> None:
-    said, found = ran.results["test_accuracy"], ran.told["accuracy"]
-    if abs(said - found) > within.accuracy:
+    reported, found = ran.results["test_accuracy"], ran.observed["accuracy"]
+    if abs(reported - found) > within.accuracy:
         raise NotYet(
-            f"It reports a test accuracy of {100 * said:.1f} %; its weights reach "
+            f"It reports a test accuracy of {100 * reported:.1f} %; its weights reach "
             f"{100 * found:.1f} %{why}."
         )
 
 
 def judge_dropout(alive: Ran, off: Ran, right: Ran) -> None:
-    rates, wanted = alive.told["rates"], right.told["rates"]
+    rates, wanted = alive.observed["rates"], right.observed["rates"]
     if rates and rates != wanted:
-        told = [" and ".join(f"{rate:g}" for rate in some) for some in (rates, wanted)]
-        raise NotYet(f"The dropout rates are {told[0]}; they should be {told[1]}.")
+        texts = [" and ".join(f"{rate:g}" for rate in some) for some in (rates, wanted)]
+        raise NotYet(f"The dropout rates are {texts[0]}; they should be {texts[1]}.")
     moved, without = updates(alive), updates(off)
     if max(distance(moved[key], without[key]) for key in moved) < SAME_PATH:
         raise NotYet(
-            "Dropout is lost: training goes the same way with it as without it.",
+            "Dropout has no effect: training gives the same weights with it and without it.",
             "The model must be called with training=True in the training step.",
         )
 
 
 def judge_epochs(mine: Ran, right: Ran) -> None:
-    """Two epochs in which nothing moves: the mean loss tells whether each image came once."""
+    """Two epochs in which no weight changes: the mean loss shows whether each image came once."""
     wanted = sum(right.losses) / len(right.losses)
     epochs = [mine.losses[:EPOCH], mine.losses[EPOCH:]]
     for losses in epochs:
         if abs(sum(losses) / EPOCH - wanted) > LOGGED:
             raise NotYet(
-                f"An epoch does not show each image once: its mean loss is "
-                f"{sum(losses) / EPOCH:.3f}, that of all images {wanted:.3f}."
+                f"An epoch does not use each image once: its mean loss is "
+                f"{sum(losses) / EPOCH:.3f}, but the mean over all images is {wanted:.3f}."
             )
     if epochs[0] == epochs[1]:
-        raise NotYet("Two epochs show the images in the same order: shuffle anew for each.")
+        raise NotYet("Two epochs use the images in the same order: shuffle again for each.")
 
 
 def judge_draws(ran: Ran) -> None:
@@ -192,12 +192,12 @@ def judge_draws(ran: Ran) -> None:
         )
 
 
-# --- 3: it did the thing ---
+# --- 3: it does what was asked ---
 
 
 def training(ran: Ran) -> list[dict]:
-    """The graphs that hold gradients: another one may hold anything, and proves nothing."""
-    return [graph for graph in ran.told["graphs"] if graph["backward"]]
+    """The graphs with gradients: any other graph proves nothing."""
+    return [graph for graph in ran.observed["graphs"] if graph["backward"]]
 
 
 def conv_types(ran: Ran) -> list[str]:
@@ -206,16 +206,16 @@ def conv_types(ran: Ran) -> list[str]:
 
 def judge_reads(ran: Ran, one: Ran) -> str:
     """Files and arrays: one step reads as much as many do."""
-    opens, reads = ran.told["opens"], ran.told["reads"]
-    if opens > one.told["opens"] + 2:
+    opens, reads = ran.observed["opens"], ran.observed["reads"]
+    if opens > one.observed["opens"] + 2:
         raise NotYet(f"In {WATCHED} steps the data file was opened {opens} times.")
-    if reads > one.told["reads"] + 8:
+    if reads > one.observed["reads"] + 8:
         raise NotYet(f"In {WATCHED} steps {reads} arrays were read from the data file.")
     return f"the data file was opened {opens} times in {WATCHED} steps, not {WATCHED + 2}"
 
 
 def judge_graph(ran: Ran, one_a_step: bool) -> str:
-    found, steps = ran.told["graphs"], WATCHED
+    found, steps = ran.observed["graphs"], WATCHED
     if not found:
         raise NotYet(
             "No graph ran: the training step is still eager.",
@@ -225,18 +225,18 @@ def judge_graph(ran: Ran, one_a_step: bool) -> str:
     if not whole:
         if any(graph["forward"] and graph["backward"] for graph in found):
             raise NotYet(
-                "The graph holds the gradients, but not the update of the weights: that is still "
-                "done one operation at a time."
+                "The graph contains the gradients, but not the update of the weights: that still "
+                "runs one operation at a time."
             )
         raise NotYet(
-            "The graph holds the forward pass only: gradients and updates are still outside of it."
+            "The graph contains only the forward pass: gradients and updates are still outside."
         )
     traced = collections.Counter(graph["name"] for graph in whole)
     name, times = traced.most_common(1)[0]
-    if times > 2:  # two: some make their variables in the first
+    if times > 2:  # two: some create their variables in the first
         raise NotYet(
-            f"{name} was traced {times} times in {steps} steps: something that is new each time is "
-            "passed as a Python value, or the tf.function is made anew."
+            f"{name} was traced {times} times in {steps} steps: something that changes is passed "
+            "as a Python value, or the tf.function is created again."
         )
     calls = sum(graph["calls"] for graph in whole)
     if calls > steps:
@@ -248,7 +248,7 @@ def judge_graph(ran: Ran, one_a_step: bool) -> str:
         )
     once = "once" if times == 1 else "twice"
     ran_so = f"{name} was traced {once} and ran {calls} times for {steps} steps"
-    return f"{ran_so}; gradients and updates are in it"
+    return f"{ran_so}; it contains gradients and updates"
 
 
 def judge_xla(ran: Ran) -> str:
@@ -262,23 +262,23 @@ def judge_xla(ran: Ran) -> str:
     if any(graph["plain_convs"] for graph in whole):
         raise NotYet(
             "Some convolutions of the training step were compiled by XLA, some were not.",
-            "What the step uses must be what is compiled, and must be there once.",
+            "The step must use only the compiled function.",
         )
     if not all(forward and backward for forward, backward in programs):
         raise NotYet(
-            "Forward pass and gradients were compiled apart: XLA could not fuse across them.",
-            "Compile the function that holds both.",
+            "Forward pass and gradients were compiled separately: XLA could not fuse across them.",
+            "Compile the function that contains both.",
         )
     if any(graph["updates_xla"] for graph in whole):
         raise NotYet(
             "The update is compiled too. Between it and the gradients is the exchange between "
-            "ranks, which XLA cannot compile: on two ranks this would stop.",
+            "ranks, which XLA cannot compile: on two ranks this would fail.",
         )
     return "forward pass and gradients ran as one XLA program"
 
 
 def judge_switch(on: Ran, off: Ran, default: Ran) -> str:
-    gpu = default.told["gpu"]
+    gpu = default.observed["gpu"]
     unasked = "Without --xla, on a GPU" if gpu else "Without --xla, on a CPU"
     runs = {"With --xla on": (on, True), "With --xla off": (off, False), unasked: (default, gpu)}
     for words, (ran, compiled) in runs.items():
@@ -294,7 +294,7 @@ def judge_switch(on: Ran, off: Ran, default: Ran) -> str:
 
 
 def judge_profile(ran: Ran) -> str:
-    found, (first, last) = ran.told["markers"] or {}, WINDOW
+    found, (first, last) = ran.observed["markers"] or {}, WINDOW
     asked = f"--profile-steps {first} {last}"
     if "unreadable" in found:
         raise NotYet(f"There is no profile to read: {found['unreadable']}")
@@ -305,15 +305,15 @@ def judge_profile(ran: Ran) -> str:
             "Each step goes into tf.profiler.experimental.Trace, with step_num and _r=1.",
         )
     if marked != list(range(first, last + 1)):
-        told = ", ".join(map(str, marked[:12])) + (", ..." if len(marked) > 12 else "")
-        raise NotYet(f"Asked for {asked}, the profile has markers of steps {told}.")
+        steps = ", ".join(map(str, marked[:12])) + (", ..." if len(marked) > 12 else "")
+        raise NotYet(f"With {asked} the profile has markers for steps {steps}.")
     if not found["times"]:
         raise NotYet(
             "The profile has markers, but no step times: ./workshop report could not split them.",
             "A marker begins a step only with _r=1.",
         )
-    if ran.told["fetches"] and not ran.told["fetches_in_marker"]:
-        raise NotYet("The batch is fetched outside the step marker: its time is in no step.")
+    if ran.observed["fetches"] and not ran.observed["fetches_in_marker"]:
+        raise NotYet("The batch is fetched outside the step marker: no step includes its time.")
     counted = ran.results["steps_timed"] + ran.results["warmup_steps"]
     most = WATCHED - (last - first + 1)
     if counted > most:
@@ -321,11 +321,11 @@ def judge_profile(ran: Ran) -> str:
             f"{counted} steps of {WATCHED} count for the throughput; {asked} leaves {most}: "
             "recorded steps are slower, and must not count."
         )
-    return f"a readable profile with markers of steps {first} to {last}, which are not timed"
+    return f"a readable profile with markers for steps {first} to {last}, which are not timed"
 
 
 def judge_kind(ran: Ran, wanted: str) -> None:
-    """One of the two kinds of 16 bit, asked for by --precision."""
+    """One of the two 16-bit formats, requested with --precision."""
     found = conv_types(ran)
     if found != [wanted]:
         raise NotYet(
@@ -333,13 +333,13 @@ def judge_kind(ran: Ran, wanted: str) -> None:
             f"{' and '.join(found)}."
         )
     losses = {kind for graph in training(ran) for kind in graph["loss_types"]}
-    losses.add(ran.told.get("logits", "float32"))  # TensorFlow casts them, too late
+    losses.add(ran.observed.get("logits", "float32"))  # TensorFlow casts them, too late
     if losses != {"float32"}:
         raise NotYet(
-            f"The logits are {wanted}: a softmax needs float32, so the last layer must give it."
+            f"The logits are {wanted}: a softmax needs float32, so the last layer must produce it."
         )
-    if wanted == "bfloat16" and ran.told["loss_scaling"]:
-        raise NotYet("bfloat16 has float32's range and needs no loss scaling: leave it out there.")
+    if wanted == "bfloat16" and ran.observed["loss_scaling"]:
+        raise NotYet("bfloat16 has float32's range and needs no loss scaling: leave it out.")
 
 
 def judge_precision(ran: dict[str, Ran], right: Ran) -> str:
@@ -352,7 +352,7 @@ def judge_precision(ran: dict[str, Ran], right: Ran) -> str:
             f"Without --precision the convolutions ran in {' and '.join(found)}. This device has "
             f"{units}: the default should be {wanted[0]}."
         )
-    return f"both kinds can be asked for; the default here is {wanted[0]}; the loss is float32"
+    return f"both formats work; the default here is {wanted[0]}; the loss is float32"
 
 
 def judge_loop(ran: Ran) -> str:
@@ -360,26 +360,28 @@ def judge_loop(ran: Ran) -> str:
     calls = sum(graph["calls"] for graph in whole)
     asked = f"--steps-per-call {CALL}: Python made {calls} calls for {steps} steps"
     if 2 * calls > steps:
-        raise NotYet(f"{asked}: a call should do several.")
+        raise NotYet(f"{asked}: a call should run several.")
     if any(graph["iterator"] for graph in whole):
         raise NotYet("The steps take their batches from a tf.data iterator, which is on the host.")
     if any(graph["python"] for graph in whole):
-        raise NotYet("The steps call Python from within the graph: that is the host again.")
+        raise NotYet(
+            "The steps call Python from within the graph, so the host is still in the loop."
+        )
     fed = sum(graph["fed"] for graph in whole)
     if fed > steps * BATCH * 28 * 28 // 2:
         raise NotYet(
             f"{fed / 1e6:.1f} MB came from the host in {calls} calls: the data should be on the "
-            "device already, and only indices change."
+            "device already, so that only indices change."
         )
     if CALL * calls < steps:
-        raise NotYet(f"{asked}: no call should do more than was asked for.")
+        raise NotYet(f"{asked}: no call should run more steps than requested.")
     return f"{calls} calls for {steps} steps, and no images from the host"
 
 
-def deeds(
+def idea_checks(
     stage: Stage, ran: dict[str, Ran], right: dict[str, Ran]
 ) -> list[tuple[str, str, Callable[[], str]]]:
-    """This exercise's idea last, and before it those of the stages that it builds on."""
+    """The checks of this exercise's idea, after those of the stages that it builds on."""
     watch = ran["watch"]
     known = [
         ("01", "The data is read once", lambda: judge_reads(watch, ran["step"])),
@@ -391,4 +393,4 @@ def deeds(
         ("06", "The host left the loop", lambda: judge_loop(watch)),
     ]
     past = {"01": (), "05": ("01", "02", "04")}.get(stage.number, ("01", "02"))
-    return [deed for deed in known if deed[0] == stage.number or deed[0] in past]
+    return [check for check in known if check[0] == stage.number or check[0] in past]

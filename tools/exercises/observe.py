@@ -1,8 +1,8 @@
-"""Runs a training script as its user would, and writes down what it really did.
+"""Runs a training script as its user would, and records what it really did.
 
-python -m tools.exercises.observe PLAN.json, in a process of its own: the script may do anything
-to it. The plan is a list of runs, all in this one process, which spares the import of TensorFlow.
-What a run came to is in files beside the plan; a run that is not there did not end.
+python -m tools.exercises.observe PLAN.json, in a separate process: the script may do anything
+to it. The plan is a list of runs, all in this one process, to import TensorFlow only once.
+The outcome of a run is in files beside the plan; a run without files did not end.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def wrap(owner: Any, name: str, around: Any) -> None:
 
 
 def keep_made() -> None:
-    """Every model and optimizer stays alive, to be looked at when the script is done."""
+    """Keep every model and optimizer alive, to examine them when the script is done."""
 
     def new_model(original: Any, cls: type, *args: Any, **kwargs: Any) -> Any:
         model = original(cls, *args, **kwargs)
@@ -97,7 +97,7 @@ def keep_made() -> None:
 
 
 def fix_weights() -> None:
-    """First weights that depend on the shape only, not on what was drawn before."""
+    """Initial weights that depend only on the shape, not on what was drawn before."""
     from keras.src.initializers import random_initializers
 
     def draw(self: Any, shape: Any, dtype: Any = None) -> Any:
@@ -116,7 +116,7 @@ def switch_dropout() -> None:
         original(self, rate, *args, **kwargs)
         seen.rates.append(float(rate))
         if not seen.dropout:
-            self.rate = 0  # after: a subclass finds all its attributes
+            self.rate = 0  # afterwards, so that a subclass finds all its attributes
 
     def drop(original: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
         return original(x, *args, **kwargs) if seen.dropout else tf.convert_to_tensor(x)
@@ -181,7 +181,7 @@ def watch_markers() -> None:
 
 
 def allow_again() -> None:
-    """Settings for the first moments of a process, which a second run here comes too late for."""
+    """Ignore settings that must come first in a process: a second run here is too late for them."""
 
     def lenient(original: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -232,7 +232,7 @@ def anatomy(function: ConcreteFunction) -> dict:
                 found["conv_types"].add(kind)
             elif node.op in LOSSES:
                 found["loss_types"].add(kind)
-            elif node.op.startswith(UPDATES):  # the float ones: not the seeds, not the step
+            elif node.op.startswith(UPDATES):  # only float ones: not the seeds, not the step
                 dtype = (node.attr["dtype"] if "dtype" in node.attr else node.attr["T"]).type
                 found["updates"] += dtype == tf.float32.as_datatype_enum
                 found["updates_xla"] += bool(program) and dtype == tf.float32.as_datatype_enum
@@ -254,12 +254,12 @@ def anatomy(function: ConcreteFunction) -> dict:
 
 
 def graphs() -> list[dict]:
-    """Of each graph with a convolution that ran: name, calls, what it holds."""
+    """For each graph with a convolution that ran: name, calls, what it contains."""
     found = []
     for key, function in seen.functions.items():
         try:
             parts = anatomy(function)
-        except Exception:  # a graph of a kind that is not ours to judge
+        except Exception:  # some other kind of graph
             continue
         if parts["forward"] or parts["backward"]:
             name = function.graph.name.replace("__inference_", "")
@@ -267,7 +267,7 @@ def graphs() -> list[dict]:
     return found
 
 
-# --- the model, looked at afterwards ---
+# --- the model, examined afterwards ---
 
 
 def weights_of(model: Any) -> dict[tuple, np.ndarray] | None:
@@ -282,7 +282,7 @@ def weights_of(model: Any) -> dict[tuple, np.ndarray] | None:
 
 
 def trained_model() -> tuple[Any, dict[tuple, np.ndarray] | None]:
-    """The model that an optimizer moved last; a script may have made others."""
+    """The last model that was trained; a script may have created others."""
     made = list({id(model): model for model in seen.models}.values())
     ours = [(model, values) for model in made if (values := weights_of(model))]
     moved = [(m, v) for m, v in ours if np.any(v[(10,)])]  # biases start at 0
@@ -300,7 +300,7 @@ def names_of(model: Any) -> dict[str, str]:
 
 
 def accuracy(values: dict[tuple, np.ndarray], data: str, most: int) -> float:
-    """The CNN by the book, with these weights: nothing of the script's own is asked."""
+    """The CNN computed with these weights, without any of the script's own code."""
     conv_1, bias_1, conv_2, bias_2, dense_1, bias_3, dense_2, bias_4 = (values[s] for s in SHAPES)
     with np.load(data) as file:
         images, labels = file["x_test"][:most], file["y_test"][:most]
@@ -325,12 +325,14 @@ def iterations() -> int | None:
 
 
 def markers(logdir: Path) -> dict:
-    """The steps that a profile has markers of, or why it cannot be read."""
+    """The steps that a profile has markers for, or why it cannot be read."""
     from tools.report import command as report
     from tools.report import profile
 
     if not any(logdir.rglob(f"*{profile.ENDING}")):
-        return {"unreadable": "nothing was written to --logdir. Is it started, and stopped again?"}
+        return {
+            "unreadable": "nothing was written to --logdir. Is the profiler started and stopped?"
+        }
     try:
         found, traces = report.load(logdir)
     except Exception as error:
@@ -344,7 +346,7 @@ def markers(logdir: Path) -> dict:
 
 
 def clean_up() -> None:
-    """As in a new process, as far as it goes."""
+    """As in a new process, as far as possible."""
     with contextlib.suppress(Exception):
         tf.profiler.experimental.stop(save=False)
     keras.backend.clear_session()
@@ -362,12 +364,12 @@ def clean_up() -> None:
 def where(error: BaseException, script: str) -> dict:
     """The last line of the script itself that an exception came through.
 
-    From a tf.function or a layer it comes with a traceback of its own as text: the cause is there.
+    From a tf.function or a layer it has its own traceback as text: the cause is in that text.
     """
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == script]
-    told = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split("Arguments received by")[0]
-    lines = [line.strip() for line in told.splitlines() if line.strip()] or [""]
-    inner = re.findall(rf'File "{re.escape(script)}", line (\d+)', told)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split("Arguments received by")[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    inner = re.findall(rf'File "{re.escape(script)}", line (\d+)', text)
     number = int(inner[-1]) if inner else frames[-1].lineno if frames else None
     message = lines[0]
     if message.startswith("in user code"):
@@ -386,45 +388,45 @@ def execute(script: str, argv: list[str]) -> dict:
     """How the script ended: its exit status, or its exception."""
     sys.argv = [script, *argv]
     sys.path[0] = str(Path(script).parent)
-    told: dict[str, Any] = {"status": 0}
+    found: dict[str, Any] = {"status": 0}
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as end:
-        told["status"] = end.code if isinstance(end.code, int) else int(end.code is not None)
-        told["said"] = end.code if isinstance(end.code, str) else None
-    except BaseException as error:  # whatever it is: it is theirs
-        told = {"status": 1, "error": where(error, script)}
+        found["status"] = end.code if isinstance(end.code, int) else int(end.code is not None)
+        found["said"] = end.code if isinstance(end.code, str) else None
+    except BaseException as error:  # whatever it is, it is the script's
+        found = {"status": 1, "error": where(error, script)}
     with contextlib.suppress(Exception):
         sys.stdout.flush()
-    return told
+    return found
 
 
 def look(run: dict, folder: Path) -> dict:
     """What the run left behind."""
     model, values = trained_model()
-    told: dict[str, Any] = {"trained": values is not None}
+    found: dict[str, Any] = {"trained": values is not None}
     if values is not None:
         arrays = {shape_key(shape): value for shape, value in values.items()}
         np.savez(folder / f"{run['name']}.npz", **{k: np.float32(v) for k, v in arrays.items()})
-        told["weight_types"] = sorted({str(v.dtype) for v in values.values()})
+        found["weight_types"] = sorted({str(v.dtype) for v in values.values()})
         if run["test_images"]:
-            told["accuracy"] = accuracy(values, run["data"], run["test_images"])
-        told["names"] = names_of(model)
+            found["accuracy"] = accuracy(values, run["data"], run["test_images"])
+        found["names"] = names_of(model)
         with contextlib.suppress(Exception):  # a model that takes bytes, say
-            told["logits"] = model(tf.zeros([1, 28, 28, 1]), training=False).dtype.name
-    told["iterations"] = iterations()
-    told["loss_scaling"] = any(
+            found["logits"] = model(tf.zeros([1, 28, 28, 1]), training=False).dtype.name
+    found["iterations"] = iterations()
+    found["loss_scaling"] = any(
         isinstance(o, keras.optimizers.LossScaleOptimizer) or getattr(o, "loss_scale_factor", None)
         for o in seen.optimizers
     )
-    told |= {"scaled": seen.scaled, "rates": sorted(set(seen.rates))}
-    told |= {"fetches": seen.fetches, "fetches_in_marker": seen.fetches_in_marker}
+    found |= {"scaled": seen.scaled, "rates": sorted(set(seen.rates))}
+    found |= {"fetches": seen.fetches, "fetches_in_marker": seen.fetches_in_marker}
     if run["observe"]:
-        told["graphs"] = graphs()
+        found["graphs"] = graphs()
     if run.get("markers"):
-        told["markers"] = markers(Path(run["markers"]))
-    told["gpu"] = bool(tf.config.get_visible_devices("GPU"))
-    return told
+        found["markers"] = markers(Path(run["markers"]))
+    found["gpu"] = bool(tf.config.get_visible_devices("GPU"))
+    return found
 
 
 def say(line: str) -> None:
@@ -447,22 +449,22 @@ def main(plan_path: str) -> None:
     for run in plan["runs"]:
         seen = Seen(run["data"], run["dropout"])
         say(f"{plan['mark']} {run['name']}")
-        told = execute(plan["script"], run["argv"])
-        if os.getpid() != pid:  # a child that the script forked, and that came this far too
+        found = execute(plan["script"], run["argv"])
+        if os.getpid() != pid:  # a child that the script forked, and that also got here
             os._exit(0)
         say(f"{plan['mark']} end of {run['name']}")
         clean_up()
         cwd.mkdir(parents=True, exist_ok=True)  # the script may have left it, or removed it
         os.chdir(cwd)
-        if told["status"] == 0:
-            told |= {"opens": seen.opens, "reads": seen.reads}  # before look() reads the data too
-            told |= look(run, folder)
+        if found["status"] == 0:
+            found |= {"opens": seen.opens, "reads": seen.reads}  # before look() reads the data too
+            found |= look(run, folder)
         part = folder / f"{run['name']}.part"
-        part.write_text(json.dumps(told))
+        part.write_text(json.dumps(found))
         part.replace(folder / f"{run['name']}.json")
-        if told["status"] != 0:
+        if found["status"] != 0:
             break
-    os._exit(0)  # threads and exit handlers of the script do not matter any more
+    os._exit(0)  # the script's threads and exit handlers no longer matter
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`./workshop exercise N`: the previous stage's script to change yourself, with the task on top."""
+"""`./workshop exercise N`: the previous stage's script for you to change, with the task on top."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tools.files import save
 from tools.problem import Problem
 from tools.stages import ROOT, STAGES, Stage, lines_changed
 
-EXERCISES = STAGES[1:7]  # of 06's two rungs the first; the last is for reading
+EXERCISES = STAGES[1:7]  # only the first of 06's two rungs; the last is for reading
 
 
 def my_folder() -> Path:
-    """Where attendees work; git does not look there."""
+    """Where attendees work; git ignores it."""
     return Path(os.environ.get("WORKSHOP_MY") or ROOT / "my")
 
 
@@ -31,8 +31,8 @@ def find_stage(name: str) -> Stage:
         if wanted in (stage.number, stage.name, stage.folder):
             return stage
     if wanted in (STAGES[0].number, STAGES[0].folder):
-        raise Problem("00 has no exercise: it is where you start. Type: ./workshop exercise 01")
-    raise Problem(f"no exercise {wanted}. There are 01 to {EXERCISES[-1].number}")
+        raise Problem("00 has no exercise: it is the starting point. Type: ./workshop exercise 01")
+    raise Problem(f"no exercise {wanted}. The exercises are 01 to {EXERCISES[-1].number}")
 
 
 def previous(stage: Stage) -> Stage:
@@ -51,7 +51,7 @@ def shown(path: Path) -> str:
 
 
 def about(count: int) -> str:
-    """Roughly: exact figures would be a riddle of their own."""
+    """Rounded: an exact count would only be a distraction."""
     if count < 10:
         return f"about {count}"
     return f"about {5 * round(count / 5)}"
@@ -86,14 +86,14 @@ def show(text: str, console: Console) -> None:
 
 
 def link_data(folder: Path) -> None:
-    """A stage looks for ../data: let it find the repository's."""
+    """A script looks for data in ../data: let it find the repository's."""
     link = folder / "data"
     if not link.is_symlink() and not link.exists():
         link.symlink_to(os.path.relpath(ROOT / "data", folder))
 
 
 def move_aside(file: Path) -> Path:
-    """The old work under a name that nothing has yet."""
+    """Rename the old file to a name that is not in use."""
     number = 1
     while (aside := file.with_name(f"{file.stem}.{number}{file.suffix}")).exists():
         number += 1
@@ -120,21 +120,21 @@ def begin(stage: Stage, fresh: bool) -> int:
         (file.parent / "hints.json").unlink(missing_ok=True)
         there = False
     if there:
-        told = "is there already and was not touched. To start anew: --fresh moves it aside."
-        console.print(f"{shown(file)} {told}", markup=False)
+        text = "exists already and was not changed. To start again: --fresh moves it aside."
+        console.print(f"{shown(file)} {text}", markup=False)
     else:
         text = as_comment(task) + previous(stage).script.read_text(encoding="utf-8")
         save(file, lambda part: part.write_text(text, encoding="utf-8"))
         origin = previous(stage).script.relative_to(ROOT)
-        console.print(f"Yours to change: {shown(file)}, a copy of {origin}.", markup=False)
+        console.print(f"Edit {shown(file)}, a copy of {origin}.", markup=False)
     console.print()
-    activate = [("source .venv/bin/activate", "once in a shell")]
+    activate = [("source .venv/bin/activate", "once per shell")]
     commands = (
         *(activate if (ROOT / ".venv").exists() and "VIRTUAL_ENV" not in os.environ else []),
         (f"(cd {shown(file.parent)} && python {file.name} --steps 50)", "run it"),
-        (f"./workshop check {stage.number} --quick", "is it right?"),
-        (f"./workshop check {stage.number}", "is it right, and how fast?"),
-        (f"./workshop check {stage.number} --hint", "a hint, one at a time"),
+        (f"./workshop check {stage.number} --quick", "is it correct?"),
+        (f"./workshop check {stage.number}", "is it correct, and how fast?"),
+        (f"./workshop check {stage.number} --hint", "one hint at a time"),
     )
     width = max(len(command) for command, _ in commands)
     for command, what in commands:
@@ -146,7 +146,7 @@ def begin(stage: Stage, fresh: bool) -> int:
 
 
 def show_hint(stage: Stage) -> int:
-    """The next hint; how many were shown is kept beside the attendee's file."""
+    """The next hint; how many were shown is saved beside the attendee's file."""
     console = terminal.console()
     console.width = min(console.width, 100)
     _, hints = parts(stage)
@@ -156,11 +156,11 @@ def show_hint(stage: Stage) -> int:
     except (OSError, ValueError, TypeError):
         count = 0
     if not 0 <= count < len(hints):
-        told = f"There are no more hints: all {len(hints)}, again:" if hints else "No hints."
-        console.print(told)
-        for text in hints:
+        text = f"No more hints. All {len(hints)} again:" if hints else "No hints."
+        console.print(text)
+        for hint in hints:
             console.print()
-            show(text, console)
+            show(hint, console)
         own = f"{stage.folder}/{stage.file}"
         console.print(f"\nThe workshop's own solution is {own}; its README explains it.")
         return 0

@@ -1,4 +1,4 @@
-"""Is it faster? Scripts run in turns, timed by the wall clock: when their log lines come in."""
+"""Is it faster? Scripts run alternately, timed by the wall clock: when their log lines arrive."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tools.terminal import number
 
 CLOCK = 1.3  # a claimed speed may be this much above the wall clock's
 ACCURACY_LOSS = 0.1  # after so few steps accuracy is noisy
-FAR = 1.5  # a right solution is not this much slower than ours, however it is written
+FAR = 1.5  # a good solution is not this much slower than ours, however it is written
 
 
 @dataclass
 class Entry:
-    """One of the scripts that are timed in turns."""
+    """One of the scripts that are timed."""
 
     name: str
     script: Path
@@ -34,15 +34,15 @@ class Entry:
 def timed_steps(stage: Stage, gpu: bool) -> int:
     """Enough for a clear answer, few enough for a short wait."""
     if stage.number == "01":
-        return 30  # the baseline's take long on any device
+        return 30  # the baseline's steps are slow on any device
     return 600 if gpu else 40
 
 
 def wall_speed(times: list[float], warmup: int = 10) -> float:
-    """Images a second from when the lines came in, whatever they say.
+    """Images per second from the arrival of the lines, whatever they say.
 
     A call of several steps logs in bursts. So the clock starts at a line with a pause after it:
-    there, what was logged is done and what follows has not begun.
+    there, what was logged is done and what follows has not started.
     """
     last = len(times) - 1
     first = min(warmup, last) - 1
@@ -58,11 +58,11 @@ def time_once(entry: Entry, folder: Path, file: Path, steps: int, limit: float) 
     judge_count(ran, steps)
     entry.speeds.append(wall_speed(ran.times))
     entry.claims.append(ran.results["img_per_s"] or 0.0)
-    entry.accuracies.append(ran.told["accuracy"])
+    entry.accuracies.append(ran.observed["accuracy"])
 
 
 def verdict(mine: Entry, before: Entry) -> str:
-    """faster, slower or unclear: only what no repeat contradicts."""
+    """faster or slower only if no repeat contradicts it, else unclear."""
     if min(mine.speeds) > max(before.speeds):
         return "faster"
     return "slower" if max(mine.speeds) < min(before.speeds) else "unclear"
@@ -79,13 +79,13 @@ def judge_clock(mine: Entry) -> None:
             f"Your clock misses time: it says {number(max(mine.claims))} img/s, "
             f"the wall clock {number(mine.speed)}.",
             "It stops before the device is done (see 02's README: a clock that does not wait), "
-            "or something slow is done outside of it.",
+            "or something slow happens outside of it.",
         )
     if over < 1 / 3:
         raise NotYet(
-            f"It says {number(max(mine.claims))} img/s, but its log lines come in at "
+            f"It says {number(max(mine.claims))} img/s, but its log lines arrive at "
             f"{number(mine.speed)}.",
-            "The time of a call is shared out over its steps, and they are logged after the call.",
+            "Divide the time of a call evenly among its steps, and log them after the call.",
         )
 
 

@@ -1,6 +1,6 @@
-"""A run of a script in a process of its own (observe.py), and what came of it.
+"""A run of a script in a separate process (observe.py), and its outcome.
 
-What is wrong with a run as such, whatever the exercise, is said here.
+Problems of a run that do not depend on the exercise are reported here.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from tools.exercises import watched
 from tools.files import save
 from tools.stages import ROOT, Stage
 
-BATCH = 16  # of the watched runs: a small one is quick
+BATCH = 16  # of the watched runs: small, to be quick
 TIMED_BATCH = 64
 STEPS = 6  # of the runs on one batch
-STILL = 1e-9  # a learning rate at which nothing moves
-WINDOW = (11, 14)  # of the watched run, the steps to profile: after the warm-up
+STILL = 1e-9  # a learning rate at which no weight changes
+WINDOW = (11, 14)  # the steps to profile in the watched run: after the warm-up
 EPOCH = 4  # steps in an epoch of the grey images
 TEST_IMAGES = 250
-FEW = 16  # of them, where what is evaluated does not matter
+FEW = 16  # test images where the accuracy does not matter
 CALL = 3  # steps in a call, in 06: an epoch of four takes two calls
 PIECE = 16 * BATCH  # images in the data set of the watched run
 WATCHED = 16  # steps of that run
@@ -57,9 +57,9 @@ class CannotCheck(Exception):
 
 @dataclass
 class Ran:
-    """One run of a script, as the probe and the log tell it."""
+    """One run of a script, as observed and as logged."""
 
-    told: dict
+    observed: dict
     results: dict
     losses: list[float]
     times: list[float]  # when each log line came in
@@ -79,10 +79,10 @@ def scratch() -> Iterator[Path]:
 
 
 def environment() -> dict[str, str]:
-    """For every script the same, and set before TensorFlow loads."""
+    """The same for every script, and set before TensorFlow loads."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("LINE_PROFILE", "MNIST_NPZ"))}
     env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    env.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # as 05 does, and why is said there
+    env.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # as 05 does; its README explains why
     path = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     return {**env, "KERAS_BACKEND": "tensorflow", "PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
 
@@ -90,8 +90,8 @@ def environment() -> dict[str, str]:
 def make_data(folder: Path) -> dict[str, Path]:
     """one: a single batch, so that its order cannot matter. few: the same, with fewer test images.
 
-    same: one image, many times over. grey: one image of each grey, so that a batch's loss tells
-    which ones are in it.
+    same: one image, repeated. grey: images of different greys, so that a batch's loss depends on
+    which images are in it.
     """
     with np.load(data.DEFAULT_PATH) as file:
         x, y = file["x_train"][:BATCH], file["y_train"][:BATCH]
@@ -117,7 +117,7 @@ def timed_data(folder: Path) -> Path:
 
 
 def options(stage: Stage, run: str, folder: Path) -> list[str]:
-    """What a run of this exercise asks for on top; all else is the script's own default."""
+    """Extra options of a run of this exercise; all others keep the script's defaults."""
     if stage.number == "06":
         return ["--precision", "float32", "--steps-per-call", str(CALL)]
     switches = {"step": ["--xla", "on"], "steps": ["--xla", "off"], "dropout": ["--xla", "off"]}
@@ -166,8 +166,8 @@ def plan_runs(stage: Stage, folder: Path, files: dict[str, Path]) -> list[dict]:
 
 
 def probe(script: Path, folder: Path, runs: list[dict], limit: float) -> Iterator[Ran]:
-    """Each run's outcome as soon as it is there; NotYet for one that did not do what all do."""
-    (folder / "cwd").mkdir(parents=True)  # what the script drops is dropped there
+    """Each run's outcome as soon as it is there; NotYet if a basic requirement is not met."""
+    (folder / "cwd").mkdir(parents=True)  # for files that the script may write
     mark = f"##{secrets.token_hex(8)}"
     plan = folder / "plan.json"
     plan.write_text(json.dumps({"script": str(script), "mark": mark, "runs": runs}))
@@ -176,7 +176,7 @@ def probe(script: Path, folder: Path, runs: list[dict], limit: float) -> Iterato
     with contextlib.closing(watched.follow(command, folder / "cwd", environment(), limit)) as story:
         for ended in story:
             if not left:
-                return  # whatever the script left running ends with this
+                return  # this also ends whatever the script left running
             name = left[0]["name"]
             through = any(text == f"{mark} end of {name}" for _, text in ended.lines)
             if through and (folder / f"{name}.json").exists():
@@ -187,33 +187,34 @@ def probe(script: Path, folder: Path, runs: list[dict], limit: float) -> Iterato
 
 def read_run(run: dict, folder: Path, ended: watched.Ended, mark: str, limit: float) -> Ran:
     try:
-        told = json.loads((folder / f"{run['name']}.json").read_text())
+        observed = json.loads((folder / f"{run['name']}.json").read_text())
     except (OSError, ValueError):
         raise died(ended, limit) from None
-    if "error" in told:
-        error = told["error"]
+    if "error" in observed:
+        error = observed["error"]
         place = f"line {error['line']}: {error['text']}" if error["line"] else "outside your file"
         why = [RAN_OUT] if error["type"] == "StopIteration" else []
         raise NotYet(f"It stops with {error['type']}: {error['message']}", place, *why)
-    if told["status"] != 0:
-        raise NotYet(f"It ends with exit status {told['status']}.", told.get("said") or "")
+    if observed["status"] != 0:
+        status = observed["status"]
+        raise NotYet(f"It ends with exit status {status}.", observed.get("said") or "")
     lines = of_run(ended.lines, mark, run["name"])
     logged = [(at, found) for at, text in lines if (found := LOG_LINE.search(text))]
     results = read_results(folder / f"{run['name']}.results", trained=bool(logged))
     if len(logged) != run["steps"]:
         raise NotYet(
-            f"It logs {len(logged)} lines for {run['steps']} steps: log_step() logs one a step, "
-            "let it be called for each."
+            f"It logs {len(logged)} lines for {run['steps']} steps: call log_step() once for "
+            "each step."
         )
     weights = {}
     with contextlib.suppress(OSError, ValueError), np.load(folder / f"{run['name']}.npz") as file:
         weights = dict(file)
     losses = [float(found["loss"]) for _, found in logged]
-    return Ran(told, results, losses, [at for at, _ in logged], weights)
+    return Ran(observed, results, losses, [at for at, _ in logged], weights)
 
 
-RAN_OUT = "The batches ran out. An epoch ends, the training goes on: make them anew, or repeat()."
-NO_NUMBER = "A loss is still a tensor: float() makes it a number, and waits for the device."
+RAN_OUT = "The batches ran out. Training continues after an epoch: create new ones, or repeat()."
+NO_NUMBER = "A loss is still a tensor: float() turns it into a number, and waits for the device."
 
 LOG_LINE = re.compile(
     r"INFO - \(\d+, \d+\), Loss: (?P<loss>\d+\.\d+), step_time: \S+, throughput: \S+ img/s"
@@ -232,7 +233,7 @@ def of_run(lines: list[tuple[float, str]], mark: str, name: str) -> list[tuple[f
 
 
 def died(ended: watched.Ended, limit: float) -> NotYet:
-    """Why a script's process is gone before the script was through."""
+    """Why a script's process ended before the script did."""
     if ended.timed_out:
         return NotYet(f"It did not end within {limit:.0f} s: is there an endless loop?")
     if ended.flooded:
@@ -241,17 +242,17 @@ def died(ended: watched.Ended, limit: float) -> NotYet:
         return NotYet(f"Its process was killed by {signal.Signals(-ended.status).name}.")
     errors = [line for line in ended.errors.splitlines() if line.strip()]
     if "exercises/observe.py" in ended.errors and "Traceback" in ended.errors:
-        raise CannotCheck(f"the check could not look at your script: {errors[-1][:200]}")
+        raise CannotCheck(f"the check could not examine your script: {errors[-1][:200]}")
     return NotYet(
-        f"Its process ended by itself, with status {ended.status}, before main() was through.",
-        "Something in it ends the process at once: os._exit(), for instance.",
+        f"Its process ended by itself, with status {ended.status}, before main() finished.",
+        "Something in it ends the process immediately: os._exit(), for instance.",
     )
 
 
 def read_results(path: Path, trained: bool) -> dict:
     leave = "summarize() writes them; leave it as it was."
     if path.is_dir():
-        raise NotYet("It makes a folder where --results names a file.", leave)
+        raise NotYet("It creates a folder where --results names a file.", leave)
     try:
         text = path.read_text()
     except OSError:
@@ -272,15 +273,15 @@ def read_results(path: Path, trained: bool) -> dict:
         value = results[name]
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             why = NO_NUMBER if "tf.Tensor" in str(value) else leave
-            raise NotYet(f"Its results say {name}: {value}. That is no number.", why)
+            raise NotYet(f"Its results say {name}: {value}. That is not a number.", why)
         if not math.isfinite(value):
             raise NotYet(f"Its {name} is {value}.")
     for name in ("steps_timed", "warmup_steps"):
         if not isinstance(results[name], int):
-            raise NotYet(f"Its results say {name}: {results[name]}. That is no count.", leave)
+            raise NotYet(f"Its results say {name}: {results[name]}. That is not a count.", leave)
     speed = results["img_per_s"]  # None where a run was too short
     if speed is not None and not (isinstance(speed, (int, float)) and math.isfinite(speed)):
-        raise NotYet(f"Its results say img_per_s: {speed}. That is no speed.", leave)
+        raise NotYet(f"Its results say img_per_s: {speed}. That is not a speed.", leave)
     return results
 
 
@@ -299,14 +300,14 @@ def tensorflow_version() -> str:
 
 
 def right_runs(stage: Stage, files: dict[str, Path], folder: Path, limit: float) -> dict[str, Ran]:
-    """The same runs of the workshop's own solution; kept, for they are the same each time."""
+    """The same runs of the workshop's own solution; cached, because they never change."""
     parts = [stage.script.read_bytes(), (ROOT / "tools/exercises/observe.py").read_bytes()]
     parts += [path.read_bytes() for path in files.values()]
     parts += [f"{stage.number} {tensorflow_version()} {platform.node()}".encode()]
     parts += [os.environ.get("CUDA_VISIBLE_DEVICES", "").encode()]
     key = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
     kept = cache_folder() / f"{stage.number}_{key[:16]}.pickle"
-    with contextlib.suppress(Exception):  # not there, cut short, of another version
+    with contextlib.suppress(Exception):  # missing, incomplete, or of another version
         return pickle.loads(kept.read_bytes())
     runs = plan_runs(stage, folder, files)
     runs = [run for run in runs if run["name"] not in ("dropout", "watch")]
@@ -314,7 +315,7 @@ def right_runs(stage: Stage, files: dict[str, Path], folder: Path, limit: float)
         ran = dict(zip([run["name"] for run in runs], probe(stage.script, folder, runs, limit)))
     except NotYet as error:
         raise CannotCheck(f"{stage.folder} itself does not run here: {error}") from None
-    with contextlib.suppress(OSError):  # a read-only folder: next time it is run again
+    with contextlib.suppress(OSError):  # a read-only folder: the next check runs it again
         kept.parent.mkdir(parents=True, exist_ok=True)
         save(kept, lambda part: part.write_bytes(pickle.dumps(ran)))
     return ran

@@ -1,4 +1,4 @@
-"""Run a program that may do anything: in a session of its own, with a time limit and an ear."""
+"""Run a program that may do anything: in its own session, with a time limit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Ended:
 
 
 def follow(command: list[str], cwd: Path, env: dict[str, str], seconds: float) -> Iterator[Ended]:
-    """What is known so far, again and again; who stops to listen ends the program."""
+    """Yields what is known so far, repeatedly; closing this generator ends the program."""
     process = subprocess.Popen(
         command,
         cwd=cwd,
@@ -35,7 +35,7 @@ def follow(command: list[str], cwd: Path, env: dict[str, str], seconds: float) -
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        start_new_session=True,  # so that what it starts ends with it
+        start_new_session=True,  # so that its children end with it
     )
     assert process.stdout and process.stderr
     ended, limit = Ended(), time.monotonic() + seconds
@@ -65,12 +65,12 @@ def follow(command: list[str], cwd: Path, env: dict[str, str], seconds: float) -
                     if pipe is process.stdout:
                         take_lines(text[pipe], ended.lines, now)
                 yield ended
-                # A child of its own may hold the pipes open: what is in them now is all.
+                # A child may hold the pipes open: do not wait for more output.
                 if over and not events:
                     break
                 over = process.poll() is not None
         while process.poll() is None and not (ended.timed_out or ended.flooded):
-            if time.monotonic() > limit:  # it closed its output and runs on
+            if time.monotonic() > limit:  # it closed its output but still runs
                 ended.timed_out = True
             time.sleep(0.05)
     finally:

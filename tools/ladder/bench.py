@@ -1,6 +1,6 @@
-"""`./workshop bench`: 06 against what a user would pick instead, in one run, in turns.
+"""`./workshop bench`: 06 against what a user would choose instead, in one run, alternating.
 
-A `model.fit` in 16 bit is among them where 06 chose 16 bit.
+If 06 chose 16 bit, a `model.fit` in 16 bit is included.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ def train(entry: Entry, steps: int, batch_size: int) -> dict:
 def measure(
     entered: list[Entry], repeats: int, steps: int, batch_size: int
 ) -> Iterator[tuple[int, Entry]]:
-    """In turns, so that a noisy minute hits all of them. What has no chance runs once."""
-    chosen = "float32"  # by 06, for which choose.py found the switches
+    """Alternating, so that a noisy minute affects all of them. Slow ones run only once."""
+    chosen = "float32"  # by choose.py, for 06
     for repeat in range(repeats):
         best = max(entry.speed for entry in entered)
         for entry in entered:
             if entry.failed or (repeat and entry.speed < best / 2):
                 continue
-            if entry.sixteen_bit and chosen == "float32":  # like is compared with like
+            if entry.sixteen_bit and chosen == "float32":  # compare only the same precision
                 continue
             row = train(entry, steps, batch_size)
             chosen = row["precision"] if entry is entered[0] and "precision" in row else chosen
@@ -110,7 +110,7 @@ def cells(bench: dict) -> list[list[str]]:
 
 
 def verdict(bench: dict) -> str:
-    """06 against the best that model.fit has."""
+    """06 against the fastest model.fit."""
     ours = bench["rows"][0]["img_per_s"]
     fits = [row for row in bench["rows"] if row["name"].startswith("model.fit")]
     best = max(fits, key=lambda row: row["img_per_s"])
@@ -143,13 +143,13 @@ def measure_and_show(batch_sizes: list[int], repeats: int, steps: int | None) ->
     for batch_size in batch_sizes:
         entered = entries()
         count = steps or max(60, min(600, 6400 // batch_size))
-        console.print(f"batch {batch_size}: {repeats} x {count} steps, in turns")
+        console.print(f"batch {batch_size}: {repeats} x {count} steps, alternating")
         launch.choose(STAGES[-1], batch_size, say)
         for repeat, entry in measure(entered, repeats, count, batch_size):
-            told = (
+            result = (
                 f"FAILED: {entry.failed}" if entry.failed else f"{number(entry.speeds[-1])} img/s"
             )
-            console.print(f"  {repeat + 1}/{repeats}  {entry.name:<42} {told}", markup=False)
+            console.print(f"  {repeat + 1}/{repeats}  {entry.name:<42} {result}", markup=False)
         bench = {
             "batch_size": batch_size,
             "steps": count,

@@ -1,4 +1,4 @@
-"""How fast this device multiplies matrices: what a training of this model could reach at most."""
+"""How fast this device multiplies matrices: the most that training this model could reach."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS = 1.0  # of multiplying, for each precision
 
 
 def measure() -> dict[str, float]:
-    """FLOP/s by precision, from a process of its own: TensorFlow then has the device to itself."""
+    """FLOP/s by precision, from a separate process: TensorFlow then has the device to itself."""
     _, out, _ = output_of([sys.executable, "-m", "tools.ladder.ceiling"], cwd=ROOT)
     try:
         return json.loads(out.splitlines()[-1])
@@ -25,13 +25,13 @@ def measure() -> dict[str, float]:
 
 
 def best_of(rounds: list[dict[str, float]]) -> dict[str, float]:
-    """The fastest of several rounds: whatever else ran can only have slowed the others."""
+    """The fastest of several rounds: other programs can only have slowed it down."""
     names = {name for found in rounds for name in found}
     return {name: max(found.get(name, 0.0) for found in rounds) for name in sorted(names)}
 
 
 def multiply() -> dict[str, float]:
-    # As stages 05 and 06: some virtual machines announce AMX but trap it.
+    # As in stages 05 and 06: some virtual machines advertise AMX but trap it.
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf

@@ -17,7 +17,7 @@ import numpy as np
 
 from tools.stages import STAGES
 
-WARMUP = 20  # steps before the clock, a whole number of every variant's calls
+WARMUP = 20  # steps before the clock starts: a multiple of every variant's steps per call
 
 # What a user of Keras can switch on: (tf.data, steps_per_execution, jit_compile, precision).
 # Keras 3.3 unrolls the steps of a call in Python, and TensorFlow refuses more than 32 of them.
@@ -32,7 +32,7 @@ VARIANTS = {
 
 
 def load_model_class():
-    """Stage 02's model, so that the CNN is the same to the letter."""
+    """Stage 02's model, so that the CNN is exactly the same."""
     spec = importlib.util.spec_from_file_location("stage_02", STAGES[2].script)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -42,7 +42,7 @@ def load_model_class():
 
 def train(variant: str, steps: int, batch_size: int, data: Path) -> dict:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # as 06: AMX may be trapped
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # as in 06: AMX may be trapped
     model_class = load_model_class()
     import keras
     import tensorflow as tf
@@ -64,7 +64,7 @@ def train(variant: str, steps: int, batch_size: int, data: Path) -> dict:
     ends: list[tuple[int, float]] = []
 
     class Clock(keras.callbacks.Callback):
-        """Notes when a call is over; Keras has its losses on the host by then."""
+        """Records when a call is over; by then Keras has its losses on the host."""
 
         def on_train_batch_end(self, batch, logs=None):
             ends.append((len(ends) * steps_per_call + steps_per_call, time.perf_counter()))

@@ -1,4 +1,4 @@
-"""Run one stage as a reader would, in its own process or processes, and read what it came to."""
+"""Run one stage as a reader would, in its own process or processes, and read its results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Job:
     batch_size: int
     ranks: int = 1
     threads: int | None = None  # per rank; None leaves it to TensorFlow
-    switches: str = ""  # more options, as one types them
+    switches: str = ""  # more options, as typed
 
 
 def command(job: Job, results: Path) -> list[str]:
@@ -42,12 +42,12 @@ def command(job: Job, results: Path) -> list[str]:
     words += ["--batch-size", str(job.batch_size), "--data", str(data.DEFAULT_PATH)]
     words += ["--results", str(results), *job.switches.split()]
     if job.stage.profiles:
-        images = data.SHAPES["x_train"][0]  # so many steps at most, in the stage's ten epochs
+        images = data.SHAPES["x_train"][0]  # this limits the steps: a stage runs ten epochs
         first, last = profiled_steps(min(job.steps, 10 * (images // (job.batch_size * job.ranks))))
         words += ["--logdir", str(results.parent / "logs" / results.stem)]
         words += ["--profile-steps", str(first), str(last)]
     if job.ranks > 1:
-        # A container's Horovod may have MPI only; left alone, horovodrun takes what is built.
+        # A container's Horovod may have only MPI; by default horovodrun uses what is built in.
         exchange = [] if in_container() else ["--gloo"]
         words = [horovodrun(), *exchange, "-np", str(job.ranks), *words]
     return words
@@ -60,13 +60,13 @@ def profiled_steps(steps: int) -> tuple[int, int]:
 
 
 def horovodrun() -> str:
-    """The launcher that belongs to this Python; in a container it may be elsewhere on PATH."""
+    """The launcher of this Python; in a container it may be elsewhere on PATH."""
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return shutil.which("horovodrun", path=places) or "horovodrun"
 
 
 def environment(job: Job) -> dict[str, str]:
-    """On a CPU the ranks must share the cores, or they fight over them and with Horovod."""
+    """On a CPU the ranks must share the cores, or they compete for them."""
     extra = {}
     if job.threads:
         extra = {name: str(job.threads) for name in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS")}
@@ -80,7 +80,7 @@ def environment(job: Job) -> dict[str, str]:
 class Choice:
     """What a stage's choose.py printed."""
 
-    lines: list[str]  # a way and its speed each, or why there are none
+    lines: list[str]  # each with a set of switches and its speed, or why there is none
     switches: str
 
 
@@ -88,7 +88,7 @@ CHOSEN: dict[int, Choice] = {}  # by batch size
 
 
 def choose(stage: Stage, batch_size: int, say: Say) -> Choice:
-    """The fastest switches here, none where choose.py finds none: once for each batch size."""
+    """The fastest switches here, if choose.py finds any; asked once for each batch size."""
     if batch_size in CHOSEN:
         return CHOSEN[batch_size]
     words = [sys.executable, str(stage.script.with_name("choose.py"))]
@@ -119,7 +119,7 @@ def train(
     say: Say = lambda line: None,
     folder: Path | None = None,
 ) -> dict:
-    """Run a stage; its results, with `failed` saying why where it did."""
+    """Run a stage; its results, or `failed` with the reason."""
     name = name or job.stage.name
     results = (folder or results_folder()) / f"{name}.json"
     results.unlink(missing_ok=True)
@@ -141,7 +141,7 @@ def train(
     ):
         try:
             follow(process, copy, report)
-        except KeyboardInterrupt:  # it reached the stage too, which now sums up what it did
+        except KeyboardInterrupt:  # the stage gets it too, and still writes its summary
             interrupted = True
             copy.write(let_it_end(process))
     row["log"] = [line for line in log.read_text().splitlines() if LOG_LINE.search(line)][-3:]
@@ -169,7 +169,7 @@ def follow(process: subprocess.Popen[str], copy: TextIO, report: Report) -> None
 
 
 def let_it_end(process: subprocess.Popen[str]) -> str:
-    """What the stage still says after Ctrl+C; one that did not get it is told, then made to end."""
+    """What the stage still prints after Ctrl+C; if it runs on, it gets SIGINT, then SIGKILL."""
     for number in (signal.SIGINT, signal.SIGKILL):
         try:
             return process.communicate(timeout=10)[0]
@@ -179,7 +179,7 @@ def let_it_end(process: subprocess.Popen[str]) -> str:
 
 
 def last_words(status: int, errors: Path) -> str:
-    """Why a stage failed: its last line on stderr, or how it died."""
+    """Why a stage failed: its last line on stderr, or the signal that killed it."""
     if status < 0:
         return f"killed by {signal.Signals(-status).name}"
     lines = [line.strip() for line in errors.read_text(errors="replace").splitlines()]

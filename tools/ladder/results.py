@@ -1,8 +1,8 @@
 """`./workshop results`: the last run's table; and every measured figure of the READMEs.
 
-A figure in a README stands between `<!--= WHAT -->` and `<!--/=-->`. What stands between is made
+A figure in a README is between `<!--= WHAT -->` and `<!--/=-->`. The text between them is made
 from the runs that are kept in measured/. STAGE is a number or a name: 06 is 06_optimized, the
-other rung is 06_device. Everything was measured here, but for `kernels`, which xray predicts.
+other rung is 06_device. Everything was measured, except `kernels`, which xray predicts.
 
     table                    the ladder: a row for each stage, and below it what it was measured on
     log STAGE                the stage's last log lines and what matters of its summary, as a block
@@ -21,7 +21,7 @@ other rung is 06_device. Everything was measured here, but for `kernels`, which 
     scale-verdict [BATCH]    the same in one line
     text FILE                a file of measured/ as it is, as a block: text clock.txt
 
-Besides, the line of each script's docstring that starts with "Speed: " is made from measured/.
+The line of each script's docstring that starts with "Speed: " is also made from measured/.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ SHOWN += ("test_accuracy", "data")  # what a README's log block shows of a summa
 
 
 class NoResults(Exception):
-    """There is no run to show, or not one to keep."""
+    """There is no run to show, or none to keep."""
 
 
 def read(folder: Path, name: str) -> dict:
     try:
         return json.loads(read_text(folder, name))
     except ValueError:
-        told = f"{os.path.relpath(folder / name)} is not whole"
-        raise NoResults(f"{told}: ./workshop run, bench and scale make it") from None
+        problem = f"{os.path.relpath(folder / name)} is damaged"
+        raise NoResults(f"{problem}: ./workshop run, bench and scale write it") from None
 
 
 def read_text(folder: Path, name: str) -> str:
     try:
         return (folder / name).read_text()
     except FileNotFoundError:
-        told = f"no {name} in {os.path.relpath(folder)}: ./workshop run, bench and scale make it"
-        raise NoResults(told) from None
+        problem = f"no {name} in {os.path.relpath(folder)}"
+        raise NoResults(f"{problem}: ./workshop run, bench and scale write it") from None
 
 
 # --- the figures ---
@@ -101,13 +101,13 @@ def seconds_compiling(number: str) -> str:
 
 
 def factor(number: str, other: str) -> str:
-    """img/s against another stage's, to two figures: what a reader remembers."""
+    """img/s relative to another stage, to two digits: enough for a reader."""
     value = row(number)["img_per_s"] / row(other)["img_per_s"]
     return f"{value:.0f}x" if value >= 9.95 else f"{value:.1f}x"
 
 
 def peak(number: str, precision: str = "") -> str:
-    """Of the matrix multiply in the stage's own precision, or in the one that is named."""
+    """Share of the matrix multiply in the stage's own precision, or in the one that is named."""
     found = row(number) | ({"precision": precision} if precision else {})
     share = table.of_ceiling(found, read(KEPT, "ladder.json")["ceiling"])
     return f"{100 * (share or 0):.0f} %"
@@ -118,7 +118,7 @@ def gigaflops(precision: str) -> str:
 
 
 def text(name: str) -> str:
-    """Output that was kept as it was printed."""
+    """A program's output, as it was printed."""
     return f"\n```\n{read_text(KEPT, name)}```\n"
 
 
@@ -127,7 +127,7 @@ def kernels(number: str) -> str:
 
 
 def tried() -> str:
-    """What choose.py printed while it tried."""
+    """What choose.py printed during its trials."""
     return "\n```\n" + "\n".join(row("06")["tried"]["lines"]) + "\n```\n"
 
 
@@ -194,11 +194,11 @@ def keep_runs() -> list[Path]:
     ladder = read(folder, "ladder.json")
     rows = ladder["rows"]
     if [row["stage"] for row in rows] != [stage.name for stage in STAGES]:
-        raise NoResults("the last run was not of all stages: ./workshop run --repeats 3")
+        raise NoResults("the last run did not cover all stages: ./workshop run --repeats 3")
     if any("failed" in row or row["interrupted"] or row["data"] != "mnist" for row in rows):
-        raise NoResults("the last run failed, was stopped, or was not on real MNIST: run it again")
+        raise NoResults("the last run failed, was stopped, or did not use real MNIST: run it again")
     for row in rows:
-        for name in ("results", "logdir"):  # they name this machine's folders
+        for name in ("results", "logdir"):  # these are paths on this machine
             row.pop(name, None)
     KEPT.mkdir(exist_ok=True)
     texts = {"ladder.json": json.dumps(ladder, indent=2) + "\n"}
@@ -206,7 +206,7 @@ def keep_runs() -> list[Path]:
         content = read(folder, found.name)
         failed = any(row.get("failed") for row in content.get("rows", []))
         if content["data"] != "mnist" or failed:
-            raise NoResults(f"{found.name} failed or is not on real MNIST: make it again")
+            raise NoResults(f"{found.name} has a failure or did not use real MNIST: run it again")
         texts[found.name] = read_text(folder, found.name)
     if (folder / "clock.txt").exists():
         texts["clock.txt"] = read_text(folder, "clock.txt")
@@ -218,11 +218,11 @@ def keep_runs() -> list[Path]:
 
 
 def predict(path: Path) -> None:
-    """xray in a process of its own: it hides any GPU from TensorFlow."""
+    """xray in a separate process: it hides any GPU from TensorFlow."""
     command = [sys.executable, "-m", "tools", "xray", "--json", str(path.resolve())]
     child = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     if child.returncode:
-        raise NoResults("./workshop xray failed: nothing is kept")
+        raise NoResults("./workshop xray failed: nothing was kept")
 
 
 def speed_line(stage: Stage) -> str:
@@ -252,8 +252,8 @@ def write_readmes() -> list[Path]:
         new = {path: fill(path.read_text()) for path in readmes()}
         new |= {script(stage): with_speed(stage) for stage in STAGES}
     except (AttributeError, IndexError, KeyError, StopIteration, TypeError, ValueError) as error:
-        told = f"{KEPT.name}/ does not hold what results --keep puts there"
-        raise NoResults(f"{told} ({type(error).__name__}: {error})") from error
+        problem = f"{KEPT.name}/ does not hold what results --keep puts there"
+        raise NoResults(f"{problem} ({type(error).__name__}: {error})") from error
     changed = [path for path, text in new.items() if text != path.read_text()]
     for path in changed:
         save(path, lambda part, path=path: part.write_text(new[path]))

@@ -1,4 +1,4 @@
-"""`./workshop run`: train the stages one after the other and show what each one brought."""
+"""`./workshop run`: train the stages one after the other and show what each one gained."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tools.stages import ROOT, Stage, choose, lines_changed
 from tools.terminal import plain
 
 UNFINISHED = "unfinished"  # below results/: the last run that failed or was stopped
-START_COST = 200  # importing TensorFlow and testing, in steps of the fastest stage
+START_COST = 200  # importing TensorFlow and evaluating, in steps of the fastest stage
 
 
 def run_stages(
@@ -50,7 +50,7 @@ def run_stages(
     spent = 0.0
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("", total=total, speed="")
-        for stage in stages * repeats:  # a noisy minute then does not hit one stage only
+        for stage in stages * repeats:  # so that a noisy minute does not affect only one stage
 
             def report(done: int, speed: float, stage: Stage = stage, spent: float = spent) -> None:
                 now = spent + START_COST + done * stage.step_cost
@@ -63,9 +63,9 @@ def run_stages(
             row = launch.train(job, report=report, say=say, folder=folder)
             spent += START_COST + steps * stage.step_cost
             progress.update(bar, completed=spent)
-            told = "FAILED: " + row["failed"] if "failed" in row else speed_of(row)
+            result = "FAILED: " + row["failed"] if "failed" in row else speed_of(row)
             took = time.monotonic() - began
-            console.print(f"{stage.name:<20} {told}  ({took:.0f} s)", markup=False)
+            console.print(f"{stage.name:<20} {result}  ({took:.0f} s)", markup=False)
             yield row | {"lines": lines_changed(stage)}
 
 
@@ -74,7 +74,7 @@ def speed_of(row: dict) -> str:
 
 
 def middle(rows: list[dict]) -> dict:
-    """One row for a stage's repeats: the (lower) median one, with all speeds; a failure stays."""
+    """One row for a stage's repeats: the (lower) median with all speeds, or the first failure."""
     rows = [row for row in rows if not row.get("interrupted")] or rows
     for row in rows:
         if "failed" in row or row.get("interrupted"):
@@ -87,7 +87,7 @@ def middle(rows: list[dict]) -> dict:
 
 
 def commit() -> str:
-    """What the figures were made with; empty where there is no git."""
+    """The commit that was measured; empty where there is no git."""
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
     with contextlib.suppress(OSError):
         return output_of(git)[1].strip()

@@ -24,11 +24,11 @@ from tools.terminal import as_markdown, number, on_terminal
 
 @dataclass
 class Point:
-    """A number of ranks, and what it came to in each repeat."""
+    """A number of ranks, and its speed in each repeat."""
 
     ranks: int
     threads: int | None = None  # per rank; None where GPUs do the work
-    exchange: bool = True  # or else processes that know nothing of each other
+    exchange: bool = True  # if not: independent processes
     speeds: list[float] = field(default_factory=list)
     failed: str = ""
 
@@ -43,9 +43,9 @@ class Point:
 
 
 def plan(ranks: list[int], cores: int, gpu: bool) -> list[Point]:
-    """On a CPU the ranks share the cores, and one process with all of them is the yardstick.
+    """On a CPU the ranks share the cores, and are compared with one process that has all cores.
 
-    As many processes without any exchange say how far ranks could come at best.
+    The same number of processes without any exchange shows the best that ranks could reach.
     """
     ranks = sorted(set(ranks))
     if gpu:
@@ -61,7 +61,7 @@ def plan(ranks: list[int], cores: int, gpu: bool) -> list[Point]:
 def measure(
     stage: Stage, points: list[Point], repeats: int, steps: int, batch_size: int
 ) -> Iterator[tuple[int, Point]]:
-    """Fill in the speeds, alternating between the points: a noisy minute then hits all of them."""
+    """Fill in the speeds, alternating between the points: a noisy minute affects them all."""
     for repeat in range(repeats):
         for point in points:
             if point.failed:
@@ -80,7 +80,7 @@ def measure(
 
 
 def train(stage: Stage, point: Point, steps: int, batch_size: int) -> list[dict]:
-    """The results of one repeat: of all ranks together, or of every process that is alone."""
+    """The results of one repeat: of all ranks together, or of each independent process."""
     name = f"scaling_of_{stage.name}_{point.ranks}"
     ranks = point.ranks if point.exchange else 1
     job = launch.Job(stage, steps, batch_size, ranks, point.threads)
@@ -101,7 +101,7 @@ def points_of(rows: list[dict]) -> list[Point]:
 
 
 def like_the_last(points: list[Point]) -> list[Point]:
-    """The ranks that can be compared: not the yardsticks, which have other threads or are alone."""
+    """The points to compare: not the references, which have other threads or no exchange."""
     return [p for p in points if p.exchange and p.threads == points[-1].threads]
 
 
@@ -194,9 +194,9 @@ def measure_and_show(
         launch.choose(stage, batch_size, say)
     console.print(f"{stage.name}: {repeats} x {steps} steps, batch {batch_size} on every rank")
     for repeat, point in measure(stage, points, repeats, steps, batch_size):
-        told = point.failed and f"FAILED: {point.failed}"
-        told = told or f"{number(point.speeds[-1])} img/s"
-        console.print(f"  {repeat + 1}/{repeats}  ranks {point.name:<28} {told}", markup=False)
+        result = point.failed and f"FAILED: {point.failed}"
+        result = result or f"{number(point.speeds[-1])} img/s"
+        console.print(f"  {repeat + 1}/{repeats}  ranks {point.name:<28} {result}", markup=False)
     show(points, console)
     for path in write(stage, points, kind, batch_size):
         console.print(f"wrote {os.path.relpath(path)}")

@@ -19,7 +19,7 @@ PREDICTED = ROOT / "measured" / "xray.json"
 
 
 def of_ceiling(row: dict, ceiling: dict[str, float]) -> float | None:
-    """The share of this device's matrix-multiply speed, in the precision that the stage uses."""
+    """The stage's share of this device's matrix-multiply speed, in the precision that it uses."""
     precision = row.get("precision", "float32").replace("mixed_", "")
     peak, speed = ceiling.get(precision), row["img_per_s"]
     devices = 1 if row["device"].startswith("CPU") else row["ranks"]  # ranks share a CPU
@@ -40,7 +40,7 @@ def kernels(stage: Stage, xray: dict) -> str:
 
 
 def predictions() -> dict[str, str]:
-    """By the stage's name; nothing where xray's figures are not at hand."""
+    """By the stage's name; empty if there are no figures of xray."""
     try:
         xray = json.loads(PREDICTED.read_text())
         return {stage.name: kernels(stage, xray) for stage in STAGES}
@@ -127,8 +127,8 @@ def show(ladder: dict, console: Console) -> None:
     for row in rows:
         speed = row.get("img_per_s") or 0
         bar = "█" * round(BAR_WIDTH * speed / fastest) if fastest else ""
-        told = "failed" if "failed" in row else number(speed or None) + spread(row)
-        console.print(f"{row['stage']:<20} {bar} {told}")
+        result = "failed" if "failed" in row else number(speed or None) + spread(row)
+        console.print(f"{row['stage']:<20} {bar} {result}")
     console.print(f"\n{provenance(ladder)}\n", markup=False)
 
 
@@ -146,7 +146,7 @@ def spread(row: dict) -> str:
 
 
 def draw(ladder: dict, path: Path) -> None:
-    """Horizontal bars, one per stage, on a log scale; the numbers stand beside them."""
+    """Horizontal bars, one per stage, on a log scale, with the numbers beside them."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -178,7 +178,7 @@ def draw(ladder: dict, path: Path) -> None:
 
 
 def fingerprint(ladder: dict) -> str:
-    """Tells of a chart whether it shows this run."""
+    """Identifies the run that a chart shows."""
     return hashlib.sha256(json.dumps(ladder, sort_keys=True).encode()).hexdigest()
 
 

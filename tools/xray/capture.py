@@ -1,4 +1,4 @@
-"""A stage's own step, as its main() calls it: nothing of a stage is repeated here."""
+"""A stage's own step, as its main() calls it: no code of a stage is repeated here."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ Function = type(tf.function(lambda: None))
 
 @dataclass
 class Call:
-    """What a script called, and what is known of its arguments and of what it returned."""
+    """What a script called, and what is known about its arguments and its result."""
 
     function: tf.types.experimental.ConcreteFunction
     from_host: dict[str, str] = field(default_factory=dict)  # arguments, and where they come from
-    read: list[tf.Tensor] = field(default_factory=list)  # outputs that Python looks at
+    read: list[tf.Tensor] = field(default_factory=list)  # outputs that Python reads
 
 
 class Leave(BaseException):
@@ -44,7 +44,7 @@ class Leave(BaseException):
 
 @dataclass
 class Output:
-    """Stands in for a tensor that the step returns: notices that Python reads it, then leaves."""
+    """In place of a tensor that the step returns: notices that Python reads it, then leaves."""
 
     call: Call
     tensor: tf.Tensor
@@ -58,7 +58,7 @@ class Output:
 
 @contextlib.contextmanager
 def as_script(words: list[str]) -> Iterator[None]:
-    """These words on the command line, nothing on the screen; then all as it was before."""
+    """These words on the command line, nothing on the screen; afterwards everything is restored."""
     root, numbers = logging.getLogger(), (signal.SIGINT, signal.SIGTERM)
     before = root.handlers[:], root.level, [signal.getsignal(number) for number in numbers]
     argv, nowhere = mock.patch.object(sys, "argv", words), io.StringIO()
@@ -112,9 +112,9 @@ class Script:
         return {action.dest: list(action.choices or []) for action in parser._actions}
 
     def step(self, words: list[str]) -> Call:
-        """The first tf.function that main() calls with these words, and what it gives to it.
+        """The first tf.function that main() calls with these words, and its arguments.
 
-        On a machine with a GPU a tensor that was made eagerly is on the device, unless it is
+        On a machine with a GPU a tensor that was created eagerly is on the device, unless it is
         int32. Two kinds of arguments come from host memory: what tf.data made, and NumPy arrays.
         """
         calls: list[Call] = []
@@ -138,7 +138,7 @@ class Script:
             its_own = getattr(function.python_function, "__module__", "") == self.module.__name__
             if not its_own or not tf.executing_eagerly():  # Keras's, or called by another
                 return call_of(function, *args, **kwargs)
-            if calls:  # the next step, and nobody read what the first returned
+            if calls:  # the next step, and the result of the first was not read
                 raise Leave
             calls.append(Call(function.get_concrete_function(*args, **kwargs)))
             given = inspect.signature(function.python_function).bind(*args, **kwargs).arguments
@@ -152,7 +152,7 @@ class Script:
             outputs = calls[0].function.structured_outputs
             return tf.nest.map_structure(lambda tensor: Output(calls[0], tensor), outputs)
 
-        keras.mixed_precision.set_dtype_policy("float32")  # the last one may have left another
+        keras.mixed_precision.set_dtype_policy("float32")  # the previous run may have set another
         with contextlib.ExitStack() as patches:
             patches.enter_context(as_script([str(self.module.__file__), *words]))
             patches.enter_context(mock.patch.object(OwnedIterator, "__next__", next_batch))
@@ -172,12 +172,12 @@ class Script:
 
 
 def signatures(path: Path, name: str) -> list[tf.types.experimental.ConcreteFunction]:
-    """Those that a reader's tf.function was called with, or the one that it was given."""
+    """Those that a reader's tf.function was called with, or its declared one."""
     try:
         module = load(path.resolve())
     except (Exception, SystemExit) as error:
-        told = (str(error).splitlines() or [""])[0]
-        raise Problem(f"{path} cannot be imported: {type(error).__name__}: {told}") from None
+        text = (str(error).splitlines() or [""])[0]
+        raise Problem(f"{path} cannot be imported: {type(error).__name__}: {text}") from None
     function = getattr(module, name, None)
     if function is None:
         raise Problem(f"{path} has no function {name}")

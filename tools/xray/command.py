@@ -19,7 +19,7 @@ from tools.stages import Stage, choose
 
 
 def run(what: str, file: Path | None) -> int:
-    """`what`: nothing for all stages, the number of one, or FILE.py:FUNCTION."""
+    """`what`: empty for all stages, the number of one, or FILE.py:FUNCTION."""
     script, _, function = what.rpartition(":")
     own, stages = script.endswith(".py"), []
     if what.endswith(".py"):
@@ -32,7 +32,7 @@ def run(what: str, file: Path | None) -> int:
         check_writable(file)
     console = terminal.console()
     console.width = min(console.width, 100)
-    console.print("xray predicts placement, not time: what an A100 would get, found without a GPU.")
+    console.print("xray predicts placement, not time: what an A100 would do, found without a GPU.")
     with quiet_cpp():
         version = load_tensorflow()
         from tools.xray import predict, show
@@ -48,7 +48,7 @@ def run(what: str, file: Path | None) -> int:
 
 @contextlib.contextmanager
 def quiet_cpp() -> Iterator[None]:
-    """Keep off the screen what TensorFlow's C++ side prints; Python still reaches it."""
+    """Hide what TensorFlow's C++ code prints; Python can still print."""
     sys.stderr.flush()
     with Path(os.devnull).open("w") as nowhere, os.fdopen(os.dup(2), "w", 1) as screen:
         os.dup2(nowhere.fileno(), 2)
@@ -60,21 +60,23 @@ def quiet_cpp() -> Iterator[None]:
 
 
 def load_tensorflow() -> str:
-    """Its version, if that is the registry's. A GPU that may be there is not touched."""
+    """Its version, if the registry is for that version. A GPU, if there is one, is not used."""
     os.environ |= {"CUDA_VISIBLE_DEVICES": "", "KERAS_BACKEND": "tensorflow"}
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # before any stage: as in 05
+    os.environ.setdefault(
+        "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16"
+    )  # as in 05, but before any stage is loaded
     import tensorflow as tf
 
     from tools.xray import kernels
 
-    gc.freeze()  # what TensorFlow made while loading need not be looked through again
+    gc.freeze()  # objects from loading TensorFlow need not be scanned again
     gc.set_threshold(50_000, 20, 100)
     known = kernels.registry()["tensorflow"]
     if tf.__version__ != known:
         raise Problem(
             f"xray knows the GPU kernels of TensorFlow {known}, this is {tf.__version__}: "
-            "tools/xray/dump_registry.py tells how to get those"
+            "tools/xray/dump_registry.py says how to get those"
         )
     return known
 

@@ -11,17 +11,17 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tools.xray import kernels
 from tools.xray.graph import Placed
 
-# They hand on what they are given: the cause of a copy lies before them.
+# They pass their input on: the cause of a copy comes before them.
 HAND_ON = {"Identity", "Enter", "Switch", "Merge", "NextIteration", "Exit", "LoopCond"}
 
 Copy = dict[str, Any]  # direction, bytes (None: not known), dtype, from, to, cause
 
 
 def find(placed: Placed, from_host: dict[str, str]) -> tuple[list[Copy], list[Copy]]:
-    """The copies inside of loops, and those outside.
+    """The copies inside loops, and those outside.
 
     `from_host` names the arguments that come from host memory at every call, and says from where.
-    A tensor is copied once for all that want it on the other side.
+    A tensor is copied once for all that need it on the other side.
     """
     ports = {name: kernels.ports(node) for name, node in placed.nodes.items()}
     inside: list[Copy] = []
@@ -39,8 +39,8 @@ def find(placed: Placed, from_host: dict[str, str]) -> tuple[list[Copy], list[Co
                 "direction": "host to device" if made.host else "device to host",
                 "bytes": size(placed, source, i, made.dtype),
                 "dtype": kernels.dtype_name(made.dtype),
-                "from": told(root),
-                "to": told(node),
+                "from": label(root),
+                "to": label(node),
                 "cause": cause(root, made, node, wanted, from_host),
             }
             (inside if node.name in placed.looped else outside).append(copy)
@@ -48,12 +48,12 @@ def find(placed: Placed, from_host: dict[str, str]) -> tuple[list[Copy], list[Co
 
 
 def of_output(tensor: tf.Tensor, steps: int) -> Copy:
-    """Python reads what the function returned; of many steps that is a value for each."""
+    """Python reads what the function returned: one value for each step."""
     sizes = [steps if size is None and steps > 1 else size for size in tensor.shape.as_list()]
     known = None if None in sizes else math.prod(sizes) * tensor.dtype.size
     copy = {"direction": "device to host", "bytes": known, "dtype": tensor.dtype.name}
-    told = "Python reads the loss" if steps == 1 else "Python reads the losses"
-    return {**copy, "from": "the result", "to": "Python", "cause": told}
+    why = "Python reads the loss" if steps == 1 else "Python reads the losses"
+    return {**copy, "from": "the result", "to": "Python", "cause": why}
 
 
 def data_inputs(node: NodeDef) -> list[str]:
@@ -66,7 +66,7 @@ def endpoint(placed: Placed, reference: str) -> tuple[NodeDef, int]:
 
 
 def first_source(placed: Placed, node: NodeDef) -> NodeDef:
-    """The node that made the tensor, before all that only hand it on."""
+    """The node that made the tensor, before those that only pass it on."""
     while node.op in HAND_ON and data_inputs(node):
         node, _ = endpoint(placed, data_inputs(node)[0])
     return node
@@ -79,7 +79,7 @@ def size(placed: Placed, node: NodeDef, i: int, dtype: int) -> int | None:
     return math.prod(dim.size for dim in shapes[i].dim) * tf.dtypes.as_dtype(dtype).size
 
 
-def told(node: NodeDef) -> str:
+def label(node: NodeDef) -> str:
     return f"argument {node.name}" if node.op == "_Arg" else f"{node.op} ({node.name})"
 
 

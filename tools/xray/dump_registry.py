@@ -1,7 +1,7 @@
 """Write registry.json.gz: the kernels that TensorFlow's CUDA wheel has for a GPU.
 
-The wheel registers them on a machine without a GPU too, the one for CPUs does not have them.
-Needed once for a TensorFlow version, in an environment of its own (a download of 600 MB):
+That wheel registers them even on a machine without a GPU; the wheel for CPUs does not have them.
+Needed once per TensorFlow version, in a separate environment (a download of 600 MB):
 
     python3 -m venv cuda && cuda/bin/pip install tensorflow==2.17.1
     cuda/bin/python tools/xray/dump_registry.py

@@ -28,13 +28,13 @@ class Placed:
     nodes: dict[str, NodeDef]
     functions: dict[str, list[NodeDef]]  # what is called and not inlined: what XLA compiles
     shapes: dict[str, list[TensorShapeProto]]  # of each node's outputs
-    looped: set[str]  # the nodes that run at every turn of a loop
-    error: str  # of an optimizer that failed: TensorFlow prints it and goes on without
+    looped: set[str]  # the nodes that run in every iteration of a loop
+    error: str  # of an optimizer that failed: TensorFlow prints it and continues without it
 
 
 @functools.cache
 def a100() -> cluster.Cluster:
-    """A machine with one A100 that is not there: grappler only reads its properties."""
+    """An imaginary machine with one A100: grappler only reads its properties."""
     properties = device_properties_pb2.DeviceProperties(
         type="GPU", vendor="NVIDIA", model="A100-SXM4-40GB", frequency=1410, num_cores=108
     )
@@ -93,7 +93,7 @@ def as_graph(function: tf.types.experimental.ConcreteFunction) -> tuple[GraphDef
 
 
 def meta_graph(graph: GraphDef, outputs: list[str]) -> MetaGraphDef:
-    """With what must be kept: the outputs, and what acts."""
+    """With a list of what must be kept: the outputs, and operations with side effects."""
     made = MetaGraphDef(graph_def=graph)
     kept = [node.name for node in graph.node if kernels.acts(node)]
     made.collection_def["train_op"].node_list.value.extend([*outputs, *kept])
@@ -109,7 +109,7 @@ def run_grappler(
 
 
 def optimize(graph: GraphDef, outputs: list[str]) -> tuple[GraphDef, str]:
-    """What grappler makes of a graph by default, and the error of an optimizer that failed."""
+    """The graph as grappler optimizes it by default, and the error of an optimizer that failed."""
     twice = rewriter_config_pb2.RewriterConfig.TWO
     rewrites = rewriter_config_pb2.RewriterConfig(
         meta_optimizer_iterations=twice, min_graph_nodes=-1, fail_on_optimizer_errors=True
@@ -122,7 +122,7 @@ def optimize(graph: GraphDef, outputs: list[str]) -> tuple[GraphDef, str]:
 
 
 def belongs_on_host(node: NodeDef, from_host: Collection[str]) -> bool:
-    """An argument by its type or origin; all else where it has no GPU kernel."""
+    """An argument by its type or origin; anything else if it has no GPU kernel."""
     if node.op in (STAND_IN, "_Arg"):
         (dtype,) = kernels.types_of(node, "dtype" if node.op == STAND_IN else "T")
         return node.name in from_host or kernels.stays_on_host(dtype)
@@ -130,7 +130,7 @@ def belongs_on_host(node: NodeDef, from_host: Collection[str]) -> bool:
 
 
 def make_argument(node: NodeDef, tensor: tf.Tensor) -> None:
-    """Grappler forgets the shape of an _Arg, but not that of an operation that stands in for it."""
+    """Grappler forgets the shape of an _Arg, but not that of an operation in its place."""
     node.attr.clear()
     if tensor.dtype == tf.resource:
         node.op = "_Arg"
@@ -145,7 +145,7 @@ def make_argument(node: NodeDef, tensor: tf.Tensor) -> None:
 
 
 def looped(graph: GraphDef) -> set[str]:
-    """The nodes inside of loops: what is reached from an Enter, up to the Exits."""
+    """The nodes inside loops: all that is reached from an Enter, up to the Exits."""
     after: dict[str, list[NodeDef]] = {}
     for node in graph.node:
         for source in node.input:

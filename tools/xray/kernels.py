@@ -1,6 +1,6 @@
-"""Which kernel TensorFlow gives a node on a GPU, and where that kernel wants its tensors.
+"""Which kernel TensorFlow uses for a node on a GPU, and where that kernel needs its tensors.
 
-The kernels stand in registry.json.gz, as the CUDA wheel registers them; see dump_registry.py.
+The kernels are listed in registry.json.gz, as the CUDA wheel registers them; see dump_registry.py.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def types_of(node: NodeDef, name: str) -> tuple[int, ...]:
 
 
 def find(node: NodeDef, devices: tuple[str, ...] = ("GPU", "DEFAULT")) -> Kernel | None:
-    """The kernel that TensorFlow takes: of the first of these devices that has one."""
+    """The kernel that TensorFlow uses: from the first of these devices that has one."""
     label = node.attr["_kernel"].s.decode() if "_kernel" in node.attr else ""
     types = tuple((name, types_of(node, name)) for name in sorted(node.attr) if name[0] != "_")
     return look_up(node.op, label, types, devices)
@@ -76,12 +76,12 @@ def look_up(op: str, label: str, types: tuple, devices: tuple[str, ...]) -> Kern
 
 
 def on_host(node: NodeDef) -> bool:
-    """Placed there: it has no GPU kernel, hands over what tf.data made, or tf.device says so."""
+    """Placed there: it has no GPU kernel, returns what tf.data made, or tf.device says so."""
     return "CPU" in node.device.upper()
 
 
 def stays_on_host(dtype: int) -> bool:
-    """Where TensorFlow keeps an argument, and what a function hands back, of this type."""
+    """Whether TensorFlow keeps arguments and results of this type in host memory."""
     return dtype in ALWAYS_HOST or dtype == types_pb2.DT_INT32
 
 
@@ -93,8 +93,8 @@ def compiled(node: NodeDef) -> bool:
 def ports(node: NodeDef) -> tuple[list[Port], list[Port]]:
     """The inputs and outputs of a node, by the rules of TensorFlow's MemoryTypesForNode.
 
-    A node on the host has all in host memory. A GPU kernel says what it wants there. A call has
-    no kernel of its own: int32 stays in host memory, unless XLA compiles what is called.
+    A node on the host has everything in host memory. A GPU kernel says what it needs there. A call
+    has no kernel of its own: int32 stays in host memory, unless XLA compiles the called function.
     """
     kernel = None if on_host(node) else find(node)
     own = kernel is not None and node.op not in CALLS
@@ -119,7 +119,7 @@ def ports(node: NodeDef) -> tuple[list[Port], list[Port]]:
 
 
 def acts(node: NodeDef) -> bool:
-    """It is there for what it does, not for a tensor: it assigns, prints, checks."""
+    """Whether it has a side effect instead of a result: it assigns, prints or checks."""
     definition = op_def_registry.get(node.op)
     return definition is not None and definition.is_stateful and not definition.output_arg
 

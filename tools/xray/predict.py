@@ -25,7 +25,7 @@ LAYOUT = (
 BOTH_SIDES = "Both sides of a condition are counted, though only one of them runs"
 ONE_TURN = "The figures are for one turn of its loop"
 NOTHING = {"kernels": 0, "compiled_calls": 0, "copies": []}
-# On a GPU these start nothing: they hand a tensor on, look at a shape or swap a buffer.
+# On a GPU these launch nothing: they pass a tensor on, look at a shape or swap a buffer.
 FREE = {"Const", "Identity", "IdentityN", "NoOp", "StopGradient", "PreventGradient", "_Arg"}
 FREE |= {"Enter", "Exit", "Switch", "Merge", "NextIteration", "LoopCond"}
 FREE |= {"VarHandleOp", "ReadVariableOp", "AssignVariableOp"}
@@ -35,7 +35,7 @@ FREE |= {"TensorListPushBack", "TensorListPopBack"}
 
 
 def script(path: Path, folder: Path) -> Iterator[dict]:
-    """A case for each precision and way of XLA that a stage's script can train with.
+    """A case for each precision and XLA setting that a stage's script can train with.
 
     Data for it is put into the folder.
     """
@@ -69,14 +69,14 @@ def own_function(path: Path, name: str) -> list[dict]:
     cases = []
     for found in capture.signatures(path, name):
         given = found.inputs[: len(found.inputs) - len(found.captured_inputs)]
-        told = ", ".join(f"{tensor.op.name}: {tensor.dtype.name}{tensor.shape}" for tensor in given)
-        known = {"stage": None, "script": path.name, "name": f"{name}({told})", "precision": None}
+        types = ", ".join(f"{t.op.name}: {t.dtype.name}{t.shape}" for t in given)
+        known = {"stage": None, "script": path.name, "name": f"{name}({types})", "precision": None}
         cases.append({**known, **figures(capture.Call(found))})
     return cases
 
 
 def figures(call: capture.Call, steps: int = 1) -> dict:
-    """The figures of one concrete function that does so many steps a call."""
+    """The figures of one concrete function that runs this many steps per call."""
     placed = graph.place(call.function, call.from_host)
     in_loop, once = copies.find(placed, call.from_host)
     once += [copies.of_output(tensor, steps) for tensor in call.read]
@@ -112,7 +112,7 @@ def count(nodes: Iterable[NodeDef]) -> dict:
 
 
 def launches(node: NodeDef) -> bool:
-    """Is it work for the device? Not if all that it makes is in host memory."""
+    """Whether it is work for the device: not if all its outputs are in host memory."""
     if node.op in FREE or kernels.compiled(node) or kernels.on_host(node):
         return False
     outputs = kernels.ports(node)[1]

@@ -17,8 +17,8 @@ LAST_LINES = (
     "operation runs, and the profiler (stage 04) shows kernels and copies with their times."
 )
 OWN_ARGUMENTS = (
-    "Arguments are taken to be on the device already, but int32 in host memory. "
-    "What tf.data or NumPy hands over must be copied besides."
+    "Arguments are assumed to be on the device already, but int32 in host memory. "
+    "What comes from tf.data or NumPy must be copied in addition."
 )
 Letters = dict[tuple, str]  # one for each kind of copy
 
@@ -99,7 +99,7 @@ def once_a_call(case: dict, letters: Letters) -> str:
 
 
 def grouped(cases: list[dict], say: Callable[[dict], list[str]]) -> list[str]:
-    """What is said of some of the cases, each line once, with the stages that it is said of."""
+    """Remarks on some of the cases, each line once, with the stages that it is about."""
     said: dict[str, dict[str, None]] = {}
     numbers = Counter(name[:2] for name in {case["name"] for case in cases if case["stage"]})
     for case in cases:
