@@ -481,7 +481,7 @@ def test_the_plan_shares_the_cores() -> None:
         (4, None),
     ]
     assert [(p.ranks, p.threads) for p in scale.plan([1], 2, gpu=False)] == [(1, 2)]
-    with pytest.raises(Problem, match=r"499 ranks on \d+ core\(s\): name \d+ at most"):
+    with pytest.raises(Problem, match=r"499 ranks on \d+ core\(s\): use \d+ at most"):
         launch.check_size(64, 499)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 
@@ -14,8 +15,14 @@ def main(argv: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):  # like Ctrl+C: no stage keeps running
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays nohup
             signal.signal(number, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):  # an encoding without a bar or an ellipsis
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         return commands.call(argv)
+    except ModuleNotFoundError as error:
+        print(f"workshop: {error}. Type: ./workshop doctor", file=sys.stderr)
+        return 1
     except (Problem, OSError) as problem:  # OSError: a folder that cannot be written, say
         print(f"workshop: {problem}", file=sys.stderr)
         return 2 if isinstance(problem, UnknownStage) else 1

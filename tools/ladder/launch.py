@@ -109,7 +109,7 @@ def check_size(batch_size: int, ranks: int) -> None:
         of = f" of {ranks} ranks" if ranks > 1 else ""
         raise Problem(f"--batch-size {batch_size}{of} is more than the {images} images")
     if ranks > cores() and not has_nvidia_gpu():
-        raise Problem(f"{ranks} ranks on {cores()} core(s): name {cores()} at most")
+        raise Problem(f"{ranks} ranks on {cores()} core(s): use {cores()} at most")
 
 
 def train(
