@@ -207,7 +207,9 @@ def test_a_python_that_does_not_fit(tmp_path, monkeypatch) -> None:
     other = tmp_path / "python3.11"
     other.write_text('#!/bin/sh\necho "3 11 $0"\n')
     other.chmod(0o755)
-    assert python.check_python() == finding.ok("python", f"this is 3.14; TensorFlow gets {other}")
+    assert python.check_python() == finding.ok(
+        "python", f"this is 3.14; TensorFlow will use {other}"
+    )
     monkeypatch.setenv("WORKSHOP_PYTHON", "/nowhere/python3.12")
     wrong = python.check_python()
     assert wrong.status == "fail" and wrong.fix == "unset WORKSHOP_PYTHON"
@@ -217,10 +219,10 @@ def test_a_python_that_does_not_fit(tmp_path, monkeypatch) -> None:
     ("told", "status", "what"),
     [
         ("g++ (Debian 14.2.0-19) 14.2.0", "ok", "g++ 14"),
-        ("g++ (Ubuntu 9.4.0-1ubuntu1~20.04.2) 9.4.0", "warn", "g++ 9: Horovod is prepared"),
-        ("g++ (GCC) 16.1.0 20270401", "warn", "g++ 16: Horovod is prepared"),
+        ("g++ (Ubuntu 9.4.0-1ubuntu1~20.04.2) 9.4.0", "warn", "g++ 9: Horovod's build is prepared"),
+        ("g++ (GCC) 16.1.0 20270401", "warn", "g++ 16: Horovod's build is prepared"),
         ("Apple clang version 17.0.0", "ok", "not g++"),
-        (None, "warn", "g++ and make is missing"),
+        (None, "warn", "g++ and make are missing"),
     ],
 )
 def test_a_compiler_that_does_not_fit(tmp_path, monkeypatch, told, status, what) -> None:

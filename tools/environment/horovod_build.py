@@ -75,8 +75,9 @@ def compiler() -> str:
 def check_compiler() -> None:
     missing = [tool for tool in (compiler(), "make") if not shutil.which(tool)]
     if missing:
+        are = "are" if missing[1:] else "is"
         raise Problem(
-            f"Horovod is compiled here, and {' and '.join(missing)} is missing. Type: sudo apt "
+            f"Horovod is compiled here, and {' and '.join(missing)} {are} missing. Type: sudo apt "
             f"install build-essential (on a cluster: module load gcc). {WITHOUT}"
         )
 
