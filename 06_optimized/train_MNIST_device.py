@@ -39,8 +39,7 @@ def get_dataset(path):
 def shuffle(args, data, epoch):
     """This epoch's order of the images, a row of indices for each batch: (steps, batch)."""
     order = np.random.default_rng([args.seed, epoch]).permutation(len(data[0]))
-    order = order[: args.steps_per_epoch * args.batch_size]
-    return tf.constant(order.reshape(args.steps_per_epoch, args.batch_size))
+    return tf.constant(order[: args.steps_per_epoch * args.batch_size].reshape(-1, args.batch_size))
 
 
 def fetch_batch(data, order, i_batch):
