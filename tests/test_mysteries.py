@@ -63,8 +63,8 @@ def use_tools(mystery: Mystery, folder: Path, small: Path) -> None:
     folder.mkdir()
     script = folder / "train_MNIST.py"
     script.write_text(made(mystery))
-    lines = line_profiler.LineProfiler()
-    before = Path.cwd()
+    lines, logger = line_profiler.LineProfiler(), capture.tf.get_logger()
+    before, level = Path.cwd(), logger.level
     os.chdir(folder)
     try:
         with mock.patch.object(line_profiler, "profile", lines):
@@ -80,6 +80,7 @@ def use_tools(mystery: Mystery, folder: Path, small: Path) -> None:
         words = ["--data", str(capture.black_images(Path(place), 1000)), "--xla", "off"]
         case = predict.figures(capture.Script(script).step([*words, "--steps", "100"]))
     capture.tf.config.experimental.set_synchronous_execution(True)
+    logger.setLevel(level)
     (folder / evidence.XRAY).write_text(json.dumps({"cases": [case]}))
 
 
@@ -174,7 +175,7 @@ def test_answers(mystery: Mystery, facts_of, my: Path, small: Path) -> None:
     ended = workshop("mystery", number, "--answer", mystery.cause, my=my)
     assert ended.returncode == 0 and not ended.stderr
     told = " ".join(ended.stdout.split())
-    assert told.startswith("Right: ") and f"./workshop mystery {number} --check" in told
+    assert told.startswith("Right: ") and f"mystery {number} --check" in told
     assert re.search(r"(In the|The log says|Besides|Rank) .*\d", told), told
     assert f"{mystery.cause}: found with answer 2" in workshop("mystery", my=my).stdout
 
@@ -193,12 +194,12 @@ def test_an_answer_without_a_run_says_what_to_type(tmp_path: Path) -> None:
         ("8", "no mystery 8. There are 1 to 7"),
         ("first", "no mystery first"),
         ("3 --answer slow", "slow is none of the causes: clock, copies"),
-        ("3 --answer clock", "Type: ./workshop mystery 3"),
-        ("3 --check", "Type: ./workshop mystery 3"),
+        ("3 --answer clock", "mystery_3/train_MNIST.py yet. Type: "),
+        ("3 --check", "mystery_3/train_MNIST.py yet. Type: "),
         ("--check", "--check needs a number"),
         ("--answer clock", "--answer needs a number"),
         ("3 --check --xray", "--check or --xray: one at a time"),
-        ("3 --timeline", "Type: ./workshop mystery 3"),
+        ("3 --timeline", "mystery_3/train_MNIST.py yet. Type: "),
         ("3 --check --repeats 0", "0 is no whole number"),
     ],
 )

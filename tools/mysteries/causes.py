@@ -123,7 +123,6 @@ TOOLS = {
     "log": "python train_MNIST.py --steps 60 --logdir logs | tee log.txt",
     "profile": "python train_MNIST.py --steps 60 --logdir logs | tee log.txt",
     "lines": "kernprof -l train_MNIST.py --steps 30",
-    "xray": "../../workshop mystery {number} --xray",
     "timeline": (
         "HOROVOD_TIMELINE=$PWD/timeline.json horovodrun -np 2 python train_MNIST.py --steps 30"
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -17,6 +18,7 @@ from tools.mysteries import causes, evidence
 from tools.mysteries.causes import BY_NAME, CAUSES, TOOLS
 from tools.mysteries.scripts import MYSTERIES, Mystery, find, made
 from tools.problem import Problem
+from tools.stages import ROOT
 from tools.terminal import ratio
 
 
@@ -48,8 +50,7 @@ def run(
     if not wanted or fresh:
         return make(mystery, fresh)
     if not mystery.script.is_file():
-        told = f"Type: ./workshop mystery {mystery.number}"
-        raise Problem(f"no {shown(mystery.script)} yet. {told}")
+        raise Problem(f"no {shown(mystery.script)} yet. Type: {typed(mystery)}")
     if xray:
         return show_xray(mystery)
     if timeline:
@@ -57,11 +58,23 @@ def run(
     if answer is not None:
         return judge_answer(mystery, BY_NAME[answer])
     if not read_answers(mystery).get("found"):
-        told = f"./workshop mystery {mystery.number} --answer CAUSE"
-        raise Problem(f"the cause comes before the fix. Type: {told}")
+        raise Problem(f"the cause comes before the fix. Type: {typed(mystery, '--answer CAUSE')}")
     from tools.mysteries import cure
 
     return cure.check(mystery, quick, repeats, limit)
+
+
+def entry(folder: Path) -> str:
+    """./workshop, as it is typed in a folder."""
+    if not folder.is_relative_to(ROOT):
+        return str(ROOT / "workshop")
+    path = os.path.relpath(ROOT / "workshop", folder)
+    return path if path.startswith("..") else f"./{path}"
+
+
+def typed(mystery: Mystery, more: str = "") -> str:
+    """The command for a mystery, as it is typed here."""
+    return f"{entry(Path.cwd())} mystery {mystery.number} {more}".rstrip()
 
 
 def screen() -> Console:
@@ -88,24 +101,18 @@ def state(mystery: Mystery) -> str:
 
 
 def show_list() -> int:
-    console = screen()
+    console, states = screen(), [state(mystery) for mystery in MYSTERIES]
     console.print("Trainings of the same CNN, each with something wrong: MYSTERIES.md says how to")
     console.print("find out what.\n")
-    for mystery in MYSTERIES:
-        console.print(f"  {mystery.number}  {state(mystery)}", markup=False)
+    for mystery, told in zip(MYSTERIES, states):
+        console.print(f"  {mystery.number}  {told}", markup=False)
     console.print("\nThe causes, for --answer; some of them are nowhere:\n")
-    show_causes(console)
-    states = {mystery.number: state(mystery) for mystery in MYSTERIES}
-    left = [number for number, told in states.items() if "fixed" not in told]
-    if left:
-        console.print(f"Next: ./workshop mystery {left[0]}", markup=False)
-    return 0
-
-
-def show_causes(console: Console) -> None:
     for cause in CAUSES:
         console.print(f"  {cause.name:<10} {cause.says}", markup=False)
-    console.print()
+    left = [mystery for mystery, told in zip(MYSTERIES, states) if "fixed" not in told]
+    if left:
+        console.print(f"\nNext: {typed(left[0])}", markup=False)
+    return 0
 
 
 # --- making one ---
@@ -118,6 +125,8 @@ def make(mystery: Mystery, fresh: bool) -> int:
     link_data(my_folder())
     if file.exists() and fresh:
         console.print(f"Your old file is now {shown(move_aside(file))}.", markup=False)
+        for kept in ("answers.json", "check.json"):
+            file.with_name(kept).unlink(missing_ok=True)
     if file.exists():
         told = "is there already and was not touched. To start anew: --fresh moves it aside."
         console.print(f"{shown(file)} {told}", markup=False)
@@ -125,22 +134,25 @@ def make(mystery: Mystery, fresh: bool) -> int:
         save(file, lambda part: part.write_text(text, encoding="utf-8"))
         console.print(f"{shown(file)} trains as 04 does, and something is wrong.", markup=False)
     console.print("What? The tools, in their order; MYSTERIES.md says what each of them answers:\n")
-    number = mystery.number
+    there = Path.cwd() == file.parent.resolve()
+    own = f"{entry(file.parent.resolve())} mystery {mystery.number}"
+    active = "VIRTUAL_ENV" in os.environ or not (ROOT / ".venv").exists()
     rows = [
-        (f"cd {shown(file.parent)}", ""),
-        (TOOLS["log"], ""),
-        ("../../workshop report logs", "what does a step wait for?"),
+        ("" if active else "source .venv/bin/activate", "once in a shell"),
+        ("" if there else f"cd {shown(file.parent)}", ""),
+        (TOOLS["log"], "is the number true?"),
+        (f"{entry(file.parent.resolve())} report logs", "what does a step wait for?"),
         (TOOLS["lines"], ""),
         (f"python -m line_profiler -tmz {evidence.LPROF}", "which line, how often?"),
-        (TOOLS["xray"].format(number=number), "what would a GPU see?"),
+        (f"{own} --xray", "what would a GPU see?"),
         (TOOLS["timeline"], ""),
-        (f"../../workshop mystery {number} --timeline", "who waits for whom?"),
-        (f"../../workshop mystery {number} --answer CAUSE", "./workshop mystery lists them"),
+        (f"{own} --timeline", "who waits for whom?"),
+        (f"{own} --answer CAUSE", "without a number it lists them"),
     ]
     if importlib.util.find_spec("horovod") is None:
         rows = [row for row in rows if "imeline" not in row[0]]
-    for command, what in rows:
-        console.print(Text.assemble(f"  {command:<54}", (f"  {what}" if what else "", "dim")))
+    for command, what in (row for row in rows if row[0]):
+        console.print(Text.assemble(f"  {command:<52}  ", (what, "dim")))
     return 0
 
 
@@ -196,13 +208,14 @@ def judge_answer(mystery: Mystery, cause: causes.Cause) -> int:
     verdict = f"Right: {cause.says}." if right else f"Not {cause.name}."
     console.print(Text(verdict, style="bold green" if right else "bold"))
     if found is None:
-        command = TOOLS[cause.tool].format(number=mystery.number)
-        console.print("You have no run here that tells. This would:")
+        console.print("You have no run here that tells. This would, in the mystery's folder:")
+        command = TOOLS.get(cause.tool) or typed(mystery, "--xray")
         console.print(f"  {command}", markup=False)
+    elif right and not found[0]:
+        console.print(f"Your last run does not show it, though. {found[1]}", markup=False)
     else:
         console.print(found[1], markup=False)
     if right:
-        where = shown(mystery.script)
-        following = f"./workshop mystery {mystery.number} --check"
-        console.print(f"Now fix it in {where}, then type: {following}", markup=False)
+        following = typed(mystery, "--check")
+        console.print(f"Now fix it in {shown(mystery.script)}, then: {following}", markup=False)
     return 0 if right else 1
