@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import sys
 import traceback
@@ -48,8 +49,19 @@ def use_files(out: int, err: int) -> None:
     sys.stdout, sys.stderr = (open(n, "w", buffering=1, closefd=False) for n in (1, 2))
 
 
+def run_python(words: list[str]) -> None:
+    """`python WORDS`, in this process."""
+    sys.argv = words[words[0] == "-m" :]
+    if words[0] != "-m":
+        runpy.run_path(words[0], run_name="__main__")
+    elif words[1] == observe.__name__:
+        observe.main(words[2])
+    else:
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+
+
 class Popen:
-    """What watched.py needs of subprocess.Popen, for `python -m tools.exercises.observe PLAN`."""
+    """What watched.py needs of subprocess.Popen, for `python ...`."""
 
     def __init__(self, command: list[str], cwd: Path, env: dict[str, str], **_: object) -> None:
         (out, out_end), (err, err_end) = os.pipe(), os.pipe()
@@ -65,7 +77,7 @@ class Popen:
             os.close(out_end)
             os.close(err_end)
             observe.OUTPUT = os.dup(1)
-            observe.main(command[-1])
+            run_python(command[1:])
 
         self.status: int | None = None
         self.pid = fork(run)

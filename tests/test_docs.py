@@ -36,6 +36,7 @@ from tests.readme import Block, Ran, Readme, Walk, simple_commands
 from tests.test_equality import NEIGHBOURS
 from tools import commands
 from tools.ladder import bench, results, scale, table
+from tools.mysteries import picture
 from tools.report import screenshots
 from tools.stages import ROOT, STAGES, choose
 
@@ -440,6 +441,12 @@ def help_of(script: Path) -> str:
     return out.getvalue()
 
 
+def stand_in(script: str) -> str:
+    """For scripts that are made, or the reader's own: one of git's with the same options."""
+    made = re.sub(r"^my/mystery_\d/", "04_tf_profiler/", script)
+    return "tests/strangers/loop.py" if script == "train.py" else made
+
+
 def programs(words: list[str], folder: str) -> Iterator[tuple[tuple[str, ...], list[str]]]:
     """The programs of a command, one may start the next, each with the words that are its own."""
     while words and re.match(r"\w+=", words[0]):
@@ -465,7 +472,7 @@ def programs(words: list[str], folder: str) -> Iterator[tuple[tuple[str, ...], l
     elif first in ("python", "python3") and rest[:1] == ["-m"]:
         yield ("python -m", rest[1]), rest[2:]
     elif first in ("python", "python3") and rest:
-        yield ("script", joined(folder, rest[0])), rest[1:]
+        yield ("script", stand_in(joined(folder, rest[0]))), rest[1:]
     elif first == "kernprof":
         at = next((i for i, word in enumerate(rest) if word.endswith(".py")), len(rest))
         yield (first,), rest[:at]
@@ -564,6 +571,8 @@ A_PATH = re.compile(
 )
 # Named, but not of this repository: of the published ones, of Argonne's, and in a job's results.
 ELSEWHERE = {
+    "train.py",  # the reader's
+    "train.py.lprof",
     "containers/datascience/tensorflow/Polaris",
     "docs/polaris/applications-and-libraries/libraries/nccl.md",
     "ladder.md",
@@ -864,6 +873,7 @@ def fingerprints() -> dict[str, str]:
     """What every picture must say that it was made of."""
     ladder = json.loads((results.KEPT / "ladder.json").read_text())
     made = {str(results.CHART.relative_to(ROOT)): table.fingerprint(ladder)}
+    made[str(picture.PICTURE.relative_to(ROOT))] = picture.fingerprint()
     for name in screenshots.PICTURES:
         made[str((screenshots.IMAGES / name).relative_to(ROOT))] = screenshots.fingerprint()
     return made
@@ -886,6 +896,7 @@ def check_pictures(readmes: list[Readme], top: Path = ROOT) -> list[str]:
         if told != made.get(name):
             complaints.append(
                 f"{name}: older than what it shows: ./workshop results --write makes the chart, "
+                "python -m tools.mysteries.picture the questions, "
                 "python -m tools.report.screenshots the others"
             )
     return complaints

@@ -26,6 +26,7 @@ ARROWS = {
     "report": set(),
     "xray": set(),
     "exercises": {"report"},
+    "mysteries": {"report", "xray", "exercises"},
     "doctor": {"environment"},
 }
 

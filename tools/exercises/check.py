@@ -12,7 +12,7 @@ import datetime
 import json
 import shutil
 import statistics
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,38 +127,17 @@ def run(stage: str | None, quick: bool, repeats: int, hint: bool, limit: float) 
 
 
 def check(stage: Stage, quick: bool, repeats: int, limit: float) -> int:
-    screen, file = Screen(), script_of(stage)
+    screen, outcome, file = Screen(), Outcome(), script_of(stage)
     if not file.is_file():
-        problem = f"no {shown(file)} yet. Type: ./workshop exercise {stage.number}"
-        print(f"workshop: {problem}", file=sys.stderr)
-        return 1
-    outcome, problem = Outcome(), None
-    try:
-        data.ensure(say=lambda line: None)
-        sha = digest(file)
-        with scratch() as folder:
-            copies = folder / stage.number  # so that later edits do not matter
-            copies.mkdir()
-            for source in [*file.parent.glob("*.py"), file]:
-                shutil.copyfile(source, copies / source.name)
-            judge(stage, copies / file.name, folder, quick, repeats, limit, screen, outcome)
-    except NotYet as found:
-        problem = found
-        outcome.problem = str(problem)
-        screen.bad(outcome.step)
-    except (CannotCheck, data.DataError) as error:
-        print(f"workshop: {error}", file=sys.stderr)
-        return 1
-    except Exception as error:  # no traceback, whatever an attendee's script does
-        text = f"the check itself failed, {type(error).__name__}: {error}"
-        print(f"workshop: {text}", file=sys.stderr)
-        return 1
-    keep(file, sha, outcome)
+        raise Problem(f"no {shown(file)} yet. Type: ./workshop exercise {stage.number}")
+
+    def look(script: Path, folder: Path) -> None:
+        judge(stage, script, folder, quick, repeats, limit, screen, outcome)
+
+    problem = supervise(file, screen, outcome, look)
     screen.say("")
     if problem:
-        screen.say(f"Not yet: {problem}", "bold")
-        for detail in filter(None, problem.details):
-            screen.say(f"    {detail}")
+        say_problem(problem, screen)
         screen.say(f"A hint: ./workshop check {stage.number} --hint")
         return 1
     if outcome.status == RIGHT:
@@ -169,6 +148,42 @@ def check(stage: Stage, quick: bool, repeats: int, limit: float) -> int:
     else:
         screen.say(f"Exercise {stage.number} passed.{following(stage)}", "bold green")
     return 0
+
+
+def supervise(
+    file: Path, screen: Screen, outcome: Outcome, look: Callable[[Path, Path], None]
+) -> NotYet | None:
+    """Have a copy of an attendee's script looked at, and keep the outcome; what is wrong with it.
+
+    look(script, folder) may put what it needs into the folder.
+    """
+    problem = None
+    try:
+        data.ensure(say=lambda line: None)
+        sha = digest(file)
+        with scratch() as folder:
+            copies = folder / file.parent.name  # what is judged is what was there at first
+            copies.mkdir()
+            for source in [*file.parent.glob("*.py"), file]:
+                shutil.copyfile(source, copies / source.name)
+            look(copies / file.name, folder)
+    except NotYet as found:
+        problem = found
+        outcome.problem = str(problem)
+        screen.bad(outcome.step)
+    except (CannotCheck, Problem) as error:
+        raise Problem(str(error)) from None
+    except Exception as error:  # an attendee's script must not show us up
+        told = f"the check itself failed, {type(error).__name__}: {error}"
+        raise Problem(told) from None
+    keep(file, sha, outcome)
+    return problem
+
+
+def say_problem(problem: NotYet, screen: Screen) -> None:
+    screen.say(f"Not yet: {problem}", "bold")
+    for detail in filter(None, problem.details):
+        screen.say(f"    {detail}")
 
 
 def following(stage: Stage) -> str:
@@ -187,6 +202,19 @@ def judge(
     outcome: Outcome,
 ) -> None:
     """The checks in their order; NotYet at the first that fails."""
+    gpu = judge_training(stage, script, folder, limit, screen, outcome)
+    if quick:
+        screen.say("  Not timed: --quick.", "dim")
+        outcome.passed, outcome.status = True, RIGHT
+        return
+    judge_speed(stage, script, folder, repeats, limit, screen, outcome, gpu)
+    outcome.passed, outcome.status = True, "passed"
+
+
+def judge_training(
+    stage: Stage, script: Path, folder: Path, limit: float, screen: Screen, outcome: Outcome
+) -> bool:
+    """Everything but the speed; whether it ran on a GPU."""
     check_source(script)
     files = make_data(folder)
     with screen.doing("running the workshop's own solution"):
@@ -226,12 +254,7 @@ def judge(
     outcome.step = "It sees every image"
     judge_epochs(ran["epochs"], right["epochs"])  # now: a loss in 16 bit has been ruled out
     screen.good(outcome.step, "once per epoch, each epoch in a new order")
-    if quick:
-        screen.say("  Not timed: --quick.", "dim")
-        outcome.passed, outcome.status = True, RIGHT
-        return
-    judge_speed(stage, script, folder, repeats, limit, screen, outcome, gpu)
-    outcome.passed, outcome.status = True, "passed"
+    return gpu
 
 
 ON_A_CPU = {
@@ -256,18 +279,8 @@ def judge_speed(
     mine = Entry("yours", script)
     before = Entry(previous(stage).folder, previous(stage).script)
     own = Entry(f"{stage.folder} (ours)", stage.script)
-    steps, file = timed_steps(stage, gpu), timed_data(folder)
-    for repeat in range(repeats):
-        for i, entry in enumerate((mine, before, own)):
-            place = folder / f"time_{repeat}_{i}"
-            with screen.doing(f"timing, repeat {repeat + 1} of {repeats}: {entry.name}"):
-                try:
-                    time_once(entry, place, file, steps, limit)
-                except NotYet as problem:
-                    if entry is mine:
-                        raise
-                    raise CannotCheck(f"{entry.name} does not run here: {problem}") from None
-            shutil.rmtree(place, ignore_errors=True)
+    steps = timed_steps(stage, gpu)
+    time_in_turns((mine, before, own), folder, steps, repeats, limit, screen)
     outcome.speeds = {"yours": mine.speed, "before": before.speed, "ours": own.speed}
     judge_clock(mine)
     judge_learning(mine, before)
@@ -300,6 +313,29 @@ def judge_speed(
         screen.say(f"  {text}. This exercise is about making the change, not about the speed.")
         if not gpu and stage.number in ON_A_CPU:
             screen.say(f"  {ON_A_CPU[stage.number]}")
+
+
+def time_in_turns(
+    entries: tuple[Entry, ...],
+    folder: Path,
+    steps: int,
+    repeats: int,
+    limit: float,
+    screen: Screen,
+) -> None:
+    """The first is the attendee's; the others are ours, and must run."""
+    file = timed_data(folder)
+    for repeat in range(repeats):
+        for i, entry in enumerate(entries):
+            place = folder / f"time_{repeat}_{i}"
+            with screen.doing(f"timing, repeat {repeat + 1} of {repeats}: {entry.name}"):
+                try:
+                    time_once(entry, place, file, steps, limit)
+                except NotYet as problem:
+                    if i == 0:
+                        raise
+                    raise CannotCheck(f"{entry.name} does not run here: {problem}") from None
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def show_speeds(entries: tuple[Entry, ...], screen: Screen, steps: int) -> None:

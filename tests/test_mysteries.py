@@ -1,0 +1,305 @@
+"""Mysteries: each cause shows in the tool that MYSTERIES.md names and in no other's evidence.
+
+All of them, and a healthy script, run in this process; two ranks are started once (two_ranks.py).
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests import two_ranks
+from tests.conftest import run_main, stage_environment
+from tests.test_exercises import call, workshop
+from tools.exercises import trial
+from tools.mysteries import cure, evidence, picture
+from tools.mysteries.causes import BY_NAME, CAUSES
+from tools.mysteries.evidence import Facts
+from tools.mysteries.scripts import MYSTERIES, Mystery, made, text_of
+from tools.stages import ROOT
+
+HEALTHY = Mystery(0, "", ())
+ALL = [*MYSTERIES, HEALTHY]
+OPTIONS = ["--steps", 16, "--batch-size", 32, "--logdir", "logs", "--profile-steps", 11, 14]
+
+
+@pytest.fixture(scope="module")
+def my(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("my")
+
+
+@pytest.fixture(scope="module")
+def facts_of(my: Path, small: Path) -> Callable[[Mystery], Facts]:
+    """What the tools leave in a mystery's folder, as an attendee's own would."""
+    known: dict[int, Facts] = {}
+
+    def facts(mystery: Mystery) -> Facts:
+        if mystery.number not in known:
+            folder = my / f"mystery_{mystery.number}"
+            use_tools(mystery, folder, small)
+            known[mystery.number] = evidence.read(folder, made(mystery))
+        return known[mystery.number]
+
+    return facts
+
+
+def use_tools(mystery: Mystery, folder: Path, small: Path) -> None:
+    """Log, profile and line profile of one run; then xray, without XLA."""
+    import line_profiler
+
+    from tools.xray import capture, predict
+
+    folder.mkdir()
+    script = folder / "train_MNIST.py"
+    script.write_text(made(mystery))
+    lines, logger = line_profiler.LineProfiler(), capture.tf.get_logger()
+    before, level = Path.cwd(), logger.level
+    os.chdir(folder)
+    try:
+        with mock.patch.object(line_profiler, "profile", lines):
+            module = capture.load(script)
+        ended = run_main(module, *OPTIONS, "--data", small)
+        assert ended.status == 0, ended.stderr
+        lines.dump_stats(evidence.LPROF)
+        Path(evidence.LOG).write_text(ended.stdout)
+    finally:
+        os.chdir(before)
+        capture.tf.config.experimental.set_synchronous_execution(True)
+    with tempfile.TemporaryDirectory() as place:
+        words = ["--data", str(capture.black_images(Path(place), 1000)), "--xla", "off"]
+        case = predict.figures(capture.Script(script).step([*words, "--steps", "100"]))
+    capture.tf.config.experimental.set_synchronous_execution(True)
+    logger.setLevel(level)
+    (folder / evidence.XRAY).write_text(json.dumps({"cases": [case]}))
+
+
+def fitting(facts: Facts) -> list[str]:
+    """The causes that these figures speak for; all but those of many ranks must have figures."""
+    found = {cause.name: cause.look(facts) for cause in CAUSES}
+    missing = {name for name, says in found.items() if says is None}
+    assert missing <= {"straggler", "exchange"}, missing
+    return [name for name, says in found.items() if says and says[0]]
+
+
+@pytest.mark.parametrize("mystery", ALL, ids=lambda mystery: str(mystery.number))
+def test_a_cause_shows_in_its_tool_and_nowhere_else(mystery: Mystery, facts_of) -> None:
+    alone = [] if mystery.cause in ("", "straggler") else [mystery.cause]
+    assert fitting(facts_of(mystery)) == alone, facts_of(mystery)
+
+
+def test_a_rank_that_is_late(small: Path) -> None:
+    folder = two_ranks.ran(small)
+    late, healthy = (
+        Facts(timeline=evidence.read_timeline(folder / name / "timeline.json"))
+        for name in ("mystery_7", "healthy")
+    )
+    for name, fits in (("straggler", True), ("exchange", False)):
+        assert BY_NAME[name].look(late)[0] is fits, late
+        assert BY_NAME[name].look(healthy)[0] is False, healthy
+    assert late.timeline.last_rank == 1
+
+
+# --- the scripts ---
+
+
+def test_every_cause_is_hidden_once_and_some_nowhere() -> None:
+    hidden = [mystery.cause for mystery in MYSTERIES]
+    assert len(set(hidden)) == len(hidden) == 7 and set(hidden) < set(BY_NAME)
+    assert [mystery.number for mystery in MYSTERIES] == list(range(1, 8))
+
+
+@pytest.mark.parametrize("mystery", MYSTERIES, ids=lambda mystery: str(mystery.number))
+def test_nothing_in_a_script_gives_it_away(mystery: Mystery) -> None:
+    """All have the same text but for the disease, which has no comment; no line is too long."""
+    text, healthy = made(mystery), text_of(mystery.number, ())
+    ast.parse(text)
+    assert max(map(len, text.splitlines())) <= 100
+    changes = list(difflib.ndiff(healthy.splitlines(), text.splitlines()))
+    added = [line[2:] for line in changes if line.startswith("+ ")]
+    assert 0 < len(added) <= 15
+    words = f"#|{'|'.join(BY_NAME)}|slow|wait|serial|trac|late\\b|mystery"
+    told = [re.search(words, line) for line in added if "Horovod:" not in line]
+    assert not any(told), told
+
+
+def test_a_patch_that_no_longer_fits_is_noticed() -> None:
+    for old in ("not there", "import"):
+        with pytest.raises(ValueError, match=r"mystery 1: \d+ times in 04_tf_profiler"):
+            text_of(1, ((old, ""),))
+
+
+# --- the command ---
+
+
+def test_making_one(tmp_path: Path) -> None:
+    for mystery in MYSTERIES:
+        ended = workshop("mystery", str(mystery.number), my=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+        file = tmp_path / f"mystery_{mystery.number}" / "train_MNIST.py"
+        assert file.read_text() == made(mystery)
+        assert mystery.cause not in ended.stdout.replace("timeline", "").replace("python ", "")
+        file.write_text("mine")
+        assert "was not touched" in workshop("mystery", f"0{mystery.number}", my=tmp_path).stdout
+    assert (tmp_path / "data").is_symlink()
+    assert "train_MNIST.1.py" in workshop("mystery", "2", "--fresh", my=tmp_path).stdout
+    assert (tmp_path / "mystery_2" / "train_MNIST.py").read_text() == made(MYSTERIES[1])
+
+
+@pytest.mark.parametrize("mystery", MYSTERIES, ids=lambda mystery: str(mystery.number))
+def test_answers(mystery: Mystery, facts_of, my: Path, small: Path) -> None:
+    """Right or wrong, with the figure of the attendee's own run; nothing told that is not asked."""
+    facts_of(mystery)
+    if mystery.cause == "straggler":
+        timeline = two_ranks.ran(small) / "mystery_7" / "timeline.json"
+        (my / "mystery_7" / "timeline.json").write_text(timeline.read_text())
+    number = str(mystery.number)
+    (my / f"mystery_{number}" / "answers.json").unlink(missing_ok=True)
+    assert "comes before the fix" in workshop("mystery", number, "--check", my=my).stderr
+    wrong = next(cause for cause in ("xla", "input") if cause != mystery.cause)
+    ended = workshop("mystery", number, "--answer", wrong, my=my)
+    assert ended.returncode == 1 and not ended.stderr
+    assert ended.stdout.startswith(f"Not {wrong}.") and len(ended.stdout.splitlines()) == 2
+    assert mystery.cause not in ended.stdout
+    assert "1 answer(s), none right" in workshop("mystery", my=my).stdout
+    ended = workshop("mystery", number, "--answer", mystery.cause, my=my)
+    assert ended.returncode == 0 and not ended.stderr
+    told = " ".join(ended.stdout.split())
+    assert told.startswith("Right: ") and f"mystery {number} --check" in told
+    assert re.search(r"(In the|The log says|Besides|Rank) .*\d", told), told
+    assert f"{mystery.cause}: found with answer 2" in workshop("mystery", my=my).stdout
+
+
+def test_an_answer_without_a_run_says_what_to_type(tmp_path: Path) -> None:
+    workshop("mystery", "3", my=tmp_path)
+    for cause in CAUSES:
+        ended = workshop("mystery", "3", "--answer", cause.name, my=tmp_path)
+        assert "You have no run here that tells" in ended.stdout
+        assert ended.returncode == (cause.name != "clock")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("8", "no mystery 8. There are 1 to 7"),
+        ("first", "no mystery first"),
+        ("3 --answer slow", "slow is none of the causes: clock, copies"),
+        ("3 --answer clock", "mystery_3/train_MNIST.py yet. Type: "),
+        ("3 --check", "mystery_3/train_MNIST.py yet. Type: "),
+        ("--check", "--check needs a number"),
+        ("--answer clock", "--answer needs a number"),
+        ("3 --check --xray", "--check or --xray: one at a time"),
+        ("3 --timeline", "mystery_3/train_MNIST.py yet. Type: "),
+        ("3 --check --repeats 0", "0 is no whole number"),
+    ],
+)
+def test_bad_words_get_one_line(words: str, said: str, tmp_path: Path) -> None:
+    ended = workshop("mystery", *words.split(), my=tmp_path)
+    assert ended.returncode in (1, 2) and not ended.stdout
+    assert len(ended.stderr.splitlines()) == 1 and said in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_that_are_none_get_no_traceback(tmp_path: Path) -> None:
+    """Cut short, of another kind, or edited: then there is nothing to read."""
+    workshop("mystery", "3", my=tmp_path)
+    folder = tmp_path / "mystery_3"
+    (folder / evidence.LOGS).mkdir()
+    (folder / evidence.LOGS / "x.xplane.pb").write_bytes(b"\xff no profile")
+    for name in (evidence.LOG, evidence.LPROF, evidence.XRAY, evidence.TIMELINE):
+        (folder / name).write_bytes(b"\xff[1, 2")
+    assert evidence.read(folder, "") == Facts()
+    ended = workshop("mystery", "3", "--timeline", my=tmp_path)
+    assert ended.returncode == 1 and len(ended.stderr.splitlines()) == 1
+    (folder / "answers.json").write_text("[]")
+    assert "3  begun" in workshop("mystery", my=tmp_path).stdout
+
+
+# --- the check ---
+
+
+@pytest.fixture(scope="module")
+def checked(mnist: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
+    """A fix of mystery 1, timed; mystery 3 as it was made. At the same time."""
+    folder, cache = tmp_path_factory.mktemp("checked"), str(tmp_path_factory.mktemp("cache"))
+    jobs = {}
+    for name, mystery, text, options in (
+        ("fixed", MYSTERIES[0], text_of(1, ()), "--repeats 1"),
+        ("unedited", MYSTERIES[2], made(MYSTERIES[2]), "--quick"),
+    ):
+        place = folder / name / f"mystery_{mystery.number}"
+        place.mkdir(parents=True)
+        (place / "train_MNIST.py").write_text(text)
+        (place / "answers.json").write_text('{"tries": ["x"], "found": true}')
+        line = f"mystery {mystery.number} --check {options}"
+        jobs[name] = [call(line, folder / name, cache)]
+    file = folder / "jobs.json"
+    file.write_text(json.dumps(list(jobs.values())))
+    env = {**stage_environment(), **trial.environment()}
+    command = [sys.executable, "-m", "tests.forked", str(file)]
+    subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=600)
+    return jobs
+
+
+def outcome(jobs: dict, name: str) -> tuple[int, str, str]:
+    out, err = (Path(jobs[name][0][stream]) for stream in ("out", "err"))
+    status = int(out.with_suffix(".status").read_text())
+    return status, " ".join(out.read_text().split()), err.read_text()
+
+
+def test_a_fix_is_checked_and_timed(checked: dict) -> None:
+    status, told, errors = outcome(checked, "fixed")
+    assert (status, errors) == (0, ""), told + errors
+    assert "The cause is gone" in told and "the speed that it had" in told
+    assert told.endswith("Mystery 1 is fixed.")
+    my = Path(checked["fixed"][0]["env"]["WORKSHOP_MY"])
+    assert re.search(
+        r"found with answer 1, fixed: \d\S+x the speed", workshop("mystery", my=my).stdout
+    )
+
+
+def test_what_is_not_fixed_is_still_there(checked: dict) -> None:
+    status, told, errors = outcome(checked, "unedited")
+    assert (status, errors) == (1, ""), told + errors
+    assert "Not yet: It is still there. The log says" in told
+
+
+def test_the_check_uses_the_tool_that_shows_the_cause(monkeypatch, tmp_path: Path) -> None:
+    """What it types for each; the tools themselves run above."""
+    typed = []
+
+    def follow(command, *_):
+        typed.append(" ".join(command[1:]))
+        yield cure.watched.Ended()
+
+    monkeypatch.setattr(cure.watched, "follow", follow)
+    for i, mystery in enumerate(MYSTERIES):
+        script = tmp_path / "x.py"
+        script.write_text(made(mystery))
+        cure.gather(BY_NAME[mystery.cause].tool, script, tmp_path / str(i), 1)
+    wanted = {"python": "-m kernprof -l", "input": "--logdir", "clock": "--logdir"}
+    wanted |= {"retracing": "-m kernprof -l", "copies": "placement", "writing": "-m kernprof -l"}
+    wanted |= {"straggler": "-np 2"}
+    for mystery, words in zip(MYSTERIES, typed):
+        assert wanted[mystery.cause] in words
+
+
+# --- the page ---
+
+
+def test_the_page_and_the_picture_name_every_cause() -> None:
+    drawn = {cause for _, _, answers in picture.QUESTIONS for _, cause in answers}
+    assert drawn == set(BY_NAME)
+    assert picture.PICTURE.stat().st_size < 120_000
+    page = (ROOT / "MYSTERIES.md").read_text()
+    assert all(f"{i}. **" in page for i in range(1, len(picture.QUESTIONS) + 1))

@@ -1,0 +1,93 @@
+"""TAKE_HOME.md: what it says to paste runs in scripts that are not ours, and what it types."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import two_ranks
+from tests.readme import Readme
+from tools.report import command as report
+from tools.report.profile import Profile
+from tools.stages import ROOT
+
+PAGE = Readme("TAKE_HOME.md", (ROOT / "TAKE_HOME.md").read_text())
+STRANGERS = ROOT / "tests" / "strangers"
+BLOCKS = [block.text for block in PAGE.blocks if block.language == "python"]
+
+
+def steps_of(profile: Profile) -> list[int]:
+    return [int(step.name.split()[-1]) for step in profile.steps.per_step]
+
+
+def test_it_prints_on_two_sides() -> None:
+    assert len(PAGE.text.splitlines()) <= 110
+
+
+@pytest.mark.parametrize("name", ["loop", "fit", "ranks"])
+def test_a_stranger_has_what_the_page_says_to_paste(name: str) -> None:
+    """And nothing of ours besides."""
+    text = (STRANGERS / f"{name}.py").read_text()
+    pasted = [block for block in BLOCKS if block in text]
+    assert len(pasted) == {"loop": 1, "fit": 2, "ranks": 2}[name]
+    assert not re.search(r"train_MNIST|tools|workshop", text)
+
+
+def run_stranger(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Profile:
+    monkeypatch.chdir(folder)
+    runpy.run_path(str(STRANGERS / f"{name}.py"), run_name="__main__")
+    return report.load(folder / "logs")[0]
+
+
+def test_a_loop_of_ones_own(monkeypatch, tmp_path: Path) -> None:
+    profile = run_stranger("loop", monkeypatch, tmp_path)
+    assert steps_of(profile) == list(range(20, 30))
+    assert profile.verdict["kind"] != "unknown"
+
+
+def test_what_is_typed(monkeypatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """model.fit, then each line of the page, in a folder that is not ours."""
+    profile = run_stranger("fit", monkeypatch, tmp_path)
+    assert steps_of(profile) == list(range(5, 15))
+    assert profile.verdict["kind"] != "unknown"
+    block = next(block for block in PAGE.blocks if "kernprof" in block.text)
+    (tmp_path / "train.py").write_text(
+        "from line_profiler import profile\n\n\n@profile\ndef step():\n    return 1\n\n\nstep()\n"
+    )
+    bin_folder = Path(sys.executable).parent
+    capsys.readouterr()
+    for command in block.commands:
+        if "workshop report" in command:
+            words = command.split()[2:]
+            files = {"html": Path(words[2])} if len(words) > 1 else {}
+            assert report.make([Path(words[0])], files) == 0
+            assert profile.verdict["sentence"] in " ".join(capsys.readouterr().out.split())
+            continue
+        words = command.split()
+        words[:1] = [sys.executable] if words[0] == "python" else [str(bin_folder / words[0])]
+        ended = subprocess.run(words, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+    assert "Hits" in ended.stdout and (tmp_path / "report.html").stat().st_size > 10_000
+
+
+def test_a_horovod_job(small: Path) -> None:
+    """Rank 0 alone leaves a profile; and there is a timeline."""
+    folder = two_ranks.ran(small) / "stranger"
+    assert len(list((folder / "logs").rglob("*.xplane.pb"))) == 1
+    assert steps_of(report.load(folder / "logs")[0]) == list(range(20, 30))
+    assert "NEGOTIATE_ALLREDUCE" in (folder / "timeline.json").read_text()
+
+
+def test_the_verdicts_are_those_of_the_report() -> None:
+    from tools.report import verdict
+
+    kinds = set(
+        re.findall(r"^ +\"([a-z]+-bound|unknown)\",$", Path(verdict.__file__).read_text(), re.M)
+    )
+    table = set(re.findall(r"^\| ([a-z-]+) \|", PAGE.text, re.M)) - {"verdict"}
+    assert table == kinds

@@ -1,0 +1,221 @@
+"""`./workshop mystery`: the list; make one, answer it, check its fix."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from tools import terminal
+from tools.exercises.check import read_kept
+from tools.exercises.task import digest, link_data, move_aside, my_folder, shown
+from tools.files import save
+from tools.mysteries import causes, evidence
+from tools.mysteries.causes import BY_NAME, CAUSES, TOOLS
+from tools.mysteries.scripts import MYSTERIES, Mystery, find, made
+from tools.problem import Problem
+from tools.stages import ROOT
+from tools.terminal import ratio
+
+
+def run(
+    number: str | None,
+    answer: str | None,
+    check: bool,
+    xray: bool,
+    timeline: bool,
+    fresh: bool,
+    quick: bool,
+    repeats: int,
+    limit: int,
+) -> int:
+    wanted = [name for name, on in (("--answer", answer is not None), ("--check", check)) if on]
+    wanted += [name for name, on in (("--xray", xray), ("--timeline", timeline)) if on]
+    wanted += ["--fresh"] if fresh else []
+    if len(wanted) > 1:
+        raise Problem(f"{wanted[0]} or {wanted[1]}: one at a time")
+    if number is None:
+        if wanted:
+            raise Problem(f"{wanted[0]} needs a number: ./workshop mystery 1 {wanted[0]}")
+        return show_list()
+    mystery = find(number)
+    if answer is not None and answer not in BY_NAME:
+        raise Problem(f"{answer} is none of the causes: {', '.join(BY_NAME)}")
+    if mystery.cause == "straggler" and importlib.util.find_spec("horovod") is None:
+        raise Problem(f"mystery {number} needs Horovod: ./workshop setup --horovod installs it")
+    if not wanted or fresh:
+        return make(mystery, fresh)
+    if not mystery.script.is_file():
+        raise Problem(f"no {shown(mystery.script)} yet. Type: {typed(mystery)}")
+    if xray:
+        return show_xray(mystery)
+    if timeline:
+        return show_timeline(mystery)
+    if answer is not None:
+        return judge_answer(mystery, BY_NAME[answer])
+    if not read_answers(mystery).get("found"):
+        raise Problem(f"the cause comes before the fix. Type: {typed(mystery, '--answer CAUSE')}")
+    from tools.mysteries import cure
+
+    return cure.check(mystery, quick, repeats, limit)
+
+
+def entry(folder: Path) -> str:
+    """./workshop, as it is typed in a folder."""
+    if not folder.is_relative_to(ROOT):
+        return str(ROOT / "workshop")
+    path = os.path.relpath(ROOT / "workshop", folder)
+    return path if path.startswith("..") else f"./{path}"
+
+
+def typed(mystery: Mystery, more: str = "") -> str:
+    """The command for a mystery, as it is typed here."""
+    return f"{entry(Path.cwd())} mystery {mystery.number} {more}".rstrip()
+
+
+def screen() -> Console:
+    console = terminal.console()
+    console.width = min(console.width, 100)
+    return console
+
+
+# --- the list ---
+
+
+def state(mystery: Mystery) -> str:
+    if not mystery.script.is_file():
+        return "not begun"
+    answers, kept = read_answers(mystery), read_kept(mystery.script)
+    tries = len(answers.get("tries", []))
+    if not answers.get("found"):
+        return f"{tries} answer(s), none right" if tries else "begun"
+    told = f"{mystery.cause}: found with answer {tries}"
+    if kept.get("status") == "passed" and kept.get("sha256") == digest(mystery.script):
+        speeds = kept.get("speeds") or {}
+        told += f", fixed: {ratio(speeds.get('yours'), speeds.get('before'))} the speed"
+    return told
+
+
+def show_list() -> int:
+    console, states = screen(), [state(mystery) for mystery in MYSTERIES]
+    console.print("Trainings of the same CNN, each with something wrong: MYSTERIES.md says how to")
+    console.print("find out what.\n")
+    for mystery, told in zip(MYSTERIES, states):
+        console.print(f"  {mystery.number}  {told}", markup=False)
+    console.print("\nThe causes, for --answer; some of them are nowhere:\n")
+    for cause in CAUSES:
+        console.print(f"  {cause.name:<10} {cause.says}", markup=False)
+    left = [mystery for mystery, told in zip(MYSTERIES, states) if "fixed" not in told]
+    if left:
+        console.print(f"\nNext: {typed(left[0])}", markup=False)
+    return 0
+
+
+# --- making one ---
+
+
+def make(mystery: Mystery, fresh: bool) -> int:
+    console, file = screen(), mystery.script
+    text = made(mystery)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    link_data(my_folder())
+    if file.exists() and fresh:
+        console.print(f"Your old file is now {shown(move_aside(file))}.", markup=False)
+        for kept in ("answers.json", "check.json"):
+            file.with_name(kept).unlink(missing_ok=True)
+    if file.exists():
+        told = "is there already and was not touched. To start anew: --fresh moves it aside."
+        console.print(f"{shown(file)} {told}", markup=False)
+    else:
+        save(file, lambda part: part.write_text(text, encoding="utf-8"))
+        console.print(f"{shown(file)} trains as 04 does, and something is wrong.", markup=False)
+    console.print("What? The tools, in their order; MYSTERIES.md says what each of them answers:\n")
+    there = Path.cwd() == file.parent.resolve()
+    own = f"{entry(file.parent.resolve())} mystery {mystery.number}"
+    active = "VIRTUAL_ENV" in os.environ or not (ROOT / ".venv").exists()
+    rows = [
+        ("" if active else "source .venv/bin/activate", "once in a shell"),
+        ("" if there else f"cd {shown(file.parent)}", ""),
+        (TOOLS["log"], "is the number true?"),
+        (f"{entry(file.parent.resolve())} report logs", "what does a step wait for?"),
+        (TOOLS["lines"], ""),
+        (f"python -m line_profiler -tmz {evidence.LPROF}", "which line, how often?"),
+        (f"{own} --xray", "what would a GPU see?"),
+        (TOOLS["timeline"], ""),
+        (f"{own} --timeline", "who waits for whom?"),
+        (f"{own} --answer CAUSE", "without a number it lists them"),
+    ]
+    if importlib.util.find_spec("horovod") is None:
+        rows = [row for row in rows if "imeline" not in row[0]]
+    for command, what in (row for row in rows if row[0]):
+        console.print(Text.assemble(f"  {command:<52}  ", (what, "dim")))
+    return 0
+
+
+# --- two of the tools ---
+
+
+def show_xray(mystery: Mystery) -> int:
+    from tools.mysteries import placement
+    from tools.xray import show
+
+    cases = placement.find(mystery.script.resolve(), f"M{mystery.number}: mystery")
+    placement.keep(cases, mystery.script.with_name(evidence.XRAY))
+    show.show(cases, screen())
+    return 0
+
+
+def show_timeline(mystery: Mystery) -> int:
+    path = mystery.script.with_name(evidence.TIMELINE)
+    line = evidence.read_timeline(path)
+    if line is None:
+        raise Problem(f"no timeline to read at {shown(path)}. In that folder: {TOOLS['timeline']}")
+    facts = evidence.Facts(timeline=line)
+    for look in (causes.is_late, causes.exchanges_long):
+        _, told = look(facts) or (False, "")
+        screen().print(told, markup=False)
+    return 0
+
+
+# --- the answer ---
+
+
+def answers_file(mystery: Mystery) -> Path:
+    return mystery.script.with_name("answers.json")
+
+
+def read_answers(mystery: Mystery) -> dict:
+    try:
+        kept = json.loads(answers_file(mystery).read_text())
+        return kept if isinstance(kept, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def judge_answer(mystery: Mystery, cause: causes.Cause) -> int:
+    """Right or wrong, and what the attendee's own runs say to this cause."""
+    console, right = screen(), cause.name == mystery.cause
+    kept = read_answers(mystery)
+    if not kept.get("found"):
+        kept = {"tries": [*kept.get("tries", []), cause.name], "found": right}
+        text = json.dumps(kept) + "\n"
+        save(answers_file(mystery), lambda part: part.write_text(text))
+    found = cause.look(evidence.read(mystery.script.parent, made(mystery)))
+    verdict = f"Right: {cause.says}." if right else f"Not {cause.name}."
+    console.print(Text(verdict, style="bold green" if right else "bold"))
+    if found is None:
+        console.print("You have no run here that tells. This would, in the mystery's folder:")
+        command = TOOLS.get(cause.tool) or typed(mystery, "--xray")
+        console.print(f"  {command}", markup=False)
+    elif right and not found[0]:
+        console.print(f"Your last run does not show it, though. {found[1]}", markup=False)
+    else:
+        console.print(found[1], markup=False)
+    if right:
+        following = typed(mystery, "--check")
+        console.print(f"Now fix it in {shown(mystery.script)}, then: {following}", markup=False)
+    return 0 if right else 1

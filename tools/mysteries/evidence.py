@@ -1,0 +1,186 @@
+"""What an attendee's own runs left in a mystery's folder, as figures."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tools.problem import Problem
+from tools.report import command as report
+from tools.report.profile import ENDING, Profile
+
+LOG, LOGS, LPROF, XRAY, TIMELINE = (
+    "log.txt",
+    "logs",
+    "train_MNIST.py.lprof",
+    "xray.json",
+    "timeline.json",
+)
+WARMUP = 10  # steps that tell nothing: tracing, compiling
+STAMPED = re.compile(
+    r"^(\S+ \S+) - INFO - \(\d+, \d+\), Loss: \S+, step_time: \S+, throughput: (\S+) img/s",
+    re.M,
+)
+FROM_RANK = re.compile(r"^\[\d+,\d+\]<stdout>:", re.M)  # horovodrun puts it before each line
+
+
+@dataclass
+class Log:
+    claimed: float  # images a second, as its lines say
+    real: float  # and by the time stamps of the same lines
+    xla: str
+
+
+@dataclass
+class Line:
+    source: str
+    hits: int
+    ms: float
+
+
+@dataclass
+class Timeline:
+    """Horovod's, of one tensor of each exchange."""
+
+    exchanges: int
+    last_rank: int  # the one that came last most often
+    times_last: int
+    waited_ms: float  # from the first rank to the last
+    exchange_ms: float
+    step_ms: float
+
+
+@dataclass
+class Facts:
+    """None: nothing there to read."""
+
+    log: Log | None = None
+    profile: Profile | None = None
+    lines: dict[str, list[Line]] | None = None  # by function
+    copies: list[dict] | None = None
+    timeline: Timeline | None = None
+
+
+def read(folder: Path, made: str) -> Facts:
+    """`made` is the script as it was made: for a line profile that is older than an edit."""
+    return Facts(
+        log=read_log(folder / LOG),
+        profile=read_profile(folder / LOGS),
+        lines=read_lines(folder, made),
+        copies=read_copies(folder / XRAY),
+        timeline=read_timeline(folder / TIMELINE),
+    )
+
+
+def read_log(path: Path) -> Log | None:
+    """Of a run that came to its end; the steps around a recording do not disturb a median."""
+    text = path.read_text(errors="replace") if path.is_file() else ""
+    text = FROM_RANK.sub("", text)
+    told = dict(re.findall(r"^(batch_size|ranks|xla)\s+(\S+)$", text, re.M))
+    lines = STAMPED.findall(text)[WARMUP - 1 :]
+    if len(lines) < 3 or not {"batch_size", "ranks", "xla"} <= set(told):
+        return None
+    stamps = [datetime.datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S,%f") for stamp, _ in lines]
+    passed = statistics.median(
+        (after - before).total_seconds() for before, after in zip(stamps, stamps[1:])
+    )
+    images = int(told["batch_size"]) * int(told["ranks"])
+    claimed = statistics.median(float(speed) for _, speed in lines[1:])
+    return Log(claimed, images / max(passed, 1e-4), told["xla"])
+
+
+def read_profile(folder: Path) -> Profile | None:
+    if not any(folder.rglob(f"*{ENDING}")):
+        return None
+    try:
+        return report.load(folder)[0]
+    except Problem:
+        return None
+
+
+def read_lines(folder: Path, made: str) -> dict[str, list[Line]] | None:
+    path, script = folder / LPROF, folder / "train_MNIST.py"
+    if not path.is_file():
+        return None
+    import line_profiler
+
+    try:
+        stats = line_profiler.load_stats(str(path))
+    except Exception:  # cut short, or no line profile
+        return None
+    newer = script.is_file() and script.stat().st_mtime <= path.stat().st_mtime
+    source = ["", *(script.read_text() if newer else made).splitlines(), ""]
+    return {
+        name: [
+            Line(source[min(number, len(source) - 1)].strip(), hits, time * stats.unit * 1e3)
+            for number, hits, time in timings
+        ]
+        for (_, _, name), timings in stats.timings.items()
+    }
+
+
+def read_copies(path: Path) -> list[dict] | None:
+    """Of the step without XLA: with it, part of the step is the compiler's."""
+    try:
+        cases = json.loads(path.read_text())["cases"]
+        return next(case["copies"] for case in cases if case["xla"] == "off")
+    except (OSError, ValueError, LookupError, TypeError, StopIteration):
+        return None
+
+
+def read_timeline(path: Path) -> Timeline | None:
+    """A run that was cut short leaves it without its end."""
+    text = path.read_text(errors="replace").rstrip() if path.is_file() else ""
+    for end in ("", "]", "}]"):
+        try:
+            events = json.loads(text.rstrip(",") + end)
+            break
+        except ValueError:
+            continue
+    else:
+        return None
+    rows: dict[Any, list[dict]] = defaultdict(list)
+    for event in events if isinstance(events, list) else []:
+        if isinstance(event, dict) and event.get("ph") in ("B", "E", "X"):
+            rows[event.get("pid")].append(event)
+    for row in rows.values():
+        found = exchanges_of(row)[WARMUP:]
+        if len(found) >= 3:
+            break
+    else:
+        return None
+    lasts = [last for _, last, _, _ in found]
+    late = statistics.mode(lasts)
+    starts = [start for start, _, _, _ in found]
+    return Timeline(
+        exchanges=len(found),
+        last_rank=late,
+        times_last=lasts.count(late),
+        waited_ms=statistics.median(waited for _, _, waited, _ in found) / 1e3,
+        exchange_ms=statistics.median(took for _, _, _, took in found) / 1e3,
+        step_ms=statistics.median(b - a for a, b in zip(starts, starts[1:])) / 1e3,
+    )
+
+
+def exchanges_of(row: list[dict]) -> list[tuple[int, int, int, int]]:
+    """Of one tensor's row: when each exchange began, who came last, the wait, the exchange (us)."""
+    found, stack, ready = [], [], []
+    for event in row:
+        if event["ph"] == "B":
+            stack.append((event["name"], event["ts"]))
+            if event["name"] == "NEGOTIATE_ALLREDUCE":
+                ready = []
+        elif event["ph"] == "X":
+            ready.append((event["ts"], int(event["name"])))
+        elif stack:
+            name, began = stack.pop()
+            if name == "ALLREDUCE" and len(ready) > 1:
+                (first, _), (last, rank) = min(ready), max(ready)
+                found.append((first, rank, last - first, event["ts"] - began))
+    return found

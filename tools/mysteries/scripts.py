@@ -1,0 +1,213 @@
+"""The slow trainings: patches of 04's script, made when asked for, so that they cannot drift."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.exercises.task import my_folder
+from tools.problem import Problem
+from tools.stages import STAGES
+
+BASE = next(stage for stage in STAGES if stage.number == "04")
+Patch = tuple[str, str]
+
+TITLE = '''"""Mystery {number}: something is wrong with this training. What? See MYSTERIES.md.
+
+python train_MNIST.py --steps 60 --logdir logs | tee log.txt   the log, and a profile
+kernprof -l train_MNIST.py --steps 30                          line by line
+"""
+'''
+STEP = 'loss = float(train_step(model, optimizer, images, labels, args.xla == "on"))\n'
+STEP_LINE = f"                {STEP}"
+PLAIN_TIME = "            step_time = time.perf_counter() - start\n"
+LOG_LINES = """\
+            kind = "profiled" if profiled and first <= step <= last else "timed"  # recording slows
+            log_step(args, history, step, loss, step_time, kind)
+"""
+BATCHED = "    dataset = dataset.batch("
+
+# In all of them: for the line profiler, and so that no comment tells what is not there.
+COMMON: tuple[Patch, ...] = (
+    (
+        "import tensorflow as tf\n",
+        "import tensorflow as tf\nfrom line_profiler import profile\n\n"
+        'tf.get_logger().setLevel("ERROR")  # errors only: keeps the log readable\n',
+    ),
+    ("each epoch and made while the device works.", "each epoch."),
+    ("jit_compile=xla)  # made once, while tracing", "autograph=False, jit_compile=xla)"),
+    (PLAIN_TIME.rstrip() + "  # float() waited for the device\n", PLAIN_TIME),
+    ("@tf.function\ndef train_step", "@tf.function(autograph=False)\n@profile\ndef train_step"),
+    *(
+        (f"def {name}(", f"@profile\ndef {name}(")
+        for name in ("get_dataset", "fetch_batch", "forward_pass", "compute_gradients")
+    ),
+    ("def train_loop(", "@profile\ndef train_loop("),
+)
+
+
+@dataclass(frozen=True)
+class Mystery:
+    number: int
+    cause: str  # one of causes.CAUSES
+    patches: tuple[Patch, ...]
+
+    @property
+    def script(self) -> Path:
+        return my_folder() / f"mystery_{self.number}" / "train_MNIST.py"
+
+
+MYSTERIES = (
+    Mystery(
+        1,
+        "python",
+        (
+            (
+                STEP_LINE,
+                STEP_LINE
+                + """\
+                weights = np.concatenate([w.numpy().ravel() for w in model.trainable_weights])
+                args.percentiles = np.percentile(weights, [1, 5, 25, 50, 75, 95, 99]).tolist()
+""",
+            ),
+        ),
+    ),
+    Mystery(
+        2,
+        "input",
+        (
+            (
+                '@profile\ndef get_dataset(path):\n    """All of MNIST: images from 0 to 1, ',
+                '@profile\ndef get_dataset(path):\n    """All of MNIST: images from 0 to 255, ',
+            ),
+            (
+                "    x_train, x_test = (x[..., np.newaxis].astype(np.float32) / 255 "
+                "for x in (x_train, x_test))\n",
+                "    x_test = x_test[..., np.newaxis].astype(np.float32) / 255\n",
+            ),
+            (
+                "def make_batches(",
+                '''\
+def prepare(record, label):
+    """One image, of whatever size it is, as the model wants it."""
+    pixels = tf.io.decode_raw(record, tf.uint8)
+    side = tf.cast(tf.sqrt(tf.cast(tf.size(pixels), tf.float32)), tf.int32)
+    image = tf.image.resize_with_pad(tf.reshape(pixels, [side, side, 1]), 28, 28)
+    return image / 255, label
+
+
+def make_batches(''',
+            ),
+            (
+                "from_tensor_slices((x_train, y_train))",
+                "from_tensor_slices(([x.tobytes() for x in x_train], y_train))",
+            ),
+            (BATCHED, f"    dataset = dataset.map(prepare)\n{BATCHED}"),
+            (
+                "return iter(dataset.repeat().prefetch(tf.data.AUTOTUNE))",
+                "return iter(dataset.repeat())",
+            ),
+        ),
+    ),
+    Mystery(
+        3,
+        "clock",
+        (
+            (
+                STEP_LINE + PLAIN_TIME,
+                STEP_LINE.replace("float(", "").replace('"on"))', '"on")')
+                + "    "
+                + PLAIN_TIME
+                + LOG_LINES.replace(" " * 12, " " * 16)
+                .replace("  # recording slows", "")
+                .replace("loss,", "float(loss),"),
+            ),
+            (f"                window.close()\n{LOG_LINES}", "                window.close()\n"),
+            (
+                "    model = MNISTClassifier()\n",
+                "    tf.config.experimental.set_synchronous_execution(False)\n"
+                "    model = MNISTClassifier()\n",
+            ),
+        ),
+    ),
+    Mystery(
+        4,
+        "retracing",
+        (
+            (
+                "def train_step(model, optimizer, images, labels, xla):\n",
+                "def train_step(model, optimizer, images, labels, xla, rate):\n"
+                "    optimizer.learning_rate.assign(rate)\n",
+            ),
+            (
+                STEP_LINE,
+                """\
+                rate, xla = args.lr * hvd.size() * 0.9999**step, args.xla == "on"
+                loss = float(train_step(model, optimizer, images, labels, xla, rate))
+""",
+            ),
+        ),
+    ),
+    Mystery(
+        5,
+        "copies",
+        (
+            (
+                "    if hvd.size() > 1:  # Horovod: one exchange",
+                "    for gradient in gradients:\n"
+                "        tf.debugging.assert_less(tf.reduce_max(tf.abs(gradient)), 1e4)\n"
+                "    if hvd.size() > 1:  # Horovod: one exchange",
+            ),
+        ),
+    ),
+    Mystery(
+        6,
+        "writing",
+        (
+            (
+                STEP_LINE,
+                STEP_LINE
+                + """\
+                np.savez("last.npz", *[v.numpy() for v in model.weights + optimizer.variables])
+""",
+            ),
+        ),
+    ),
+    Mystery(
+        7,
+        "straggler",
+        (
+            (
+                STEP_LINE,
+                STEP_LINE
+                + """\
+                if 0 < hvd.rank() == hvd.size() - 1:
+                    args.batch_accuracy = evaluate(model, images.numpy(), labels.numpy())
+""",
+            ),
+        ),
+    ),
+)
+
+
+def find(number: str) -> Mystery:
+    for mystery in MYSTERIES:
+        if number.lstrip("0") == str(mystery.number):
+            return mystery
+    raise Problem(f"no mystery {number}. There are 1 to {len(MYSTERIES)}")
+
+
+def text_of(number: int, patches: tuple[Patch, ...]) -> str:
+    """04's script with these patches; each must fit in one place."""
+    text = BASE.script.read_text(encoding="utf-8")
+    text = TITLE.format(number=number) + text[text.index("\nimport argparse") :]
+    name = (f'STAGE = "{BASE.name}"', f'STAGE = "mystery_{number}"')
+    for old, new in (name, *COMMON, *patches):
+        if text.count(old) != 1:
+            raise ValueError(f"mystery {number}: {text.count(old)} times in {BASE.folder}: {old}")
+        text = text.replace(old, new)
+    return text
+
+
+def made(mystery: Mystery) -> str:
+    return text_of(mystery.number, mystery.patches)
