@@ -1,6 +1,6 @@
 """Stage 03 with some steps recorded by TensorFlow's profiler, and XLA only where it pays.
 
-Speed: 939 img/s, 7.8x stage 00 (CPU, 2 cores, AMD EPYC, batch 64, 100 steps); A100s: README.md.
+Speed: 946 img/s, 6.8x stage 00 (CPU, 2 cores, AMD EPYC, batch 64, 100 steps); A100s: README.md.
 
 python train_MNIST.py --steps 100 --logdir logs      records steps 10 to 19
 horovodrun -np 4 python train_MNIST.py --steps 100   four devices

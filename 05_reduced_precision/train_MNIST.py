@@ -1,6 +1,6 @@
 """Stage 04 in mixed precision: 16-bit arithmetic where the device has units for it.
 
-Speed: 1,047 img/s, 8.7x stage 00 (CPU, 2 cores, AMD EPYC, batch 64, 100 steps); A100s: README.md.
+Speed: 1,015 img/s, 7.3x stage 00 (CPU, 2 cores, AMD EPYC, batch 64, 100 steps); A100s: README.md.
 
 python train_MNIST.py --steps 100 --precision mixed_bfloat16   or mixed_float16, or float32
 horovodrun -np 4 python train_MNIST.py --steps 100             four devices

@@ -1,6 +1,6 @@
 """The host is out of the loop: now what the profile still shows. Fewer kernels, and faster ones:
 oneDNN's on older CPUs, one for Adam, dropout on the device, relu after the pool, one exchange.
-Speed: 986 img/s, 8.2x stage 00 (CPU, 2 cores, AMD EPYC, batch 64, 100 steps); A100s: README.md.
+Speed: 1,057 img/s, 7.6x stage 00 (CPU, 2 cores, AMD EPYC, batch 64, 100 steps); A100s: README.md.
 python train_MNIST.py --steps 100 $(python choose.py)   with this machine's fastest switches
 """
 

@@ -1,6 +1,6 @@
 """Stage 05 with the host out of the loop: data set on the device, many steps in one call.
 
-Speed: 1,035 img/s, 8.6x stage 00 (CPU, 2 cores, AMD EPYC, batch 64, 100 steps); A100s: README.md.
+Speed: 935 img/s, 6.8x stage 00 (CPU, 2 cores, AMD EPYC, batch 64, 100 steps); A100s: README.md.
 
 python train_MNIST_device.py --steps 100 --steps-per-call 10   one device
 horovodrun -np 4 python train_MNIST_device.py --steps 100      four devices
