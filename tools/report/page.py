@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tools.report.compare import Comparison
+from tools.report.figures import COLOURS
 from tools.report.profile import LABELS, Profile
-from tools.report.text import COLOURS
 
-FOLDER = Path(__file__).parent / "page"
+FOLDER = Path(__file__).parent / "assets"
 SCRIPTS = ("charts.js", "tables.js", "timeline_paint.js", "timeline.js", "page.js")
 MOST_ROWS = 100  # of a table; --json has them all
 
