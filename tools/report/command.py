@@ -154,7 +154,7 @@ def make(paths: list[Path], files: Files) -> int:
         from tools.report import page
 
         timelines = [trace.timeline(hosts) for _, hosts in loaded]
-        made = page.page(profiles, timelines, comparison)
+        made = page.page(profiles, timelines, comparison, files["html"])
         save(files["html"], lambda part: part.write_text(made, encoding="utf-8"))
     if "trace" in files:
         save(files["trace"], lambda part: trace.write_chrome(loaded[0][1], part, files["trace"]))

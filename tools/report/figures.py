@@ -15,6 +15,15 @@ COLOURS = {  # of a step's parts; the page has the same
     "compilation": "#a0674f",
     "other": "#8a9099",
 }
+GAP_COLOURS = {  # what the host did in a gap: a colour means the same everywhere
+    "exchange": COLOURS["collectives"],
+    "copy": COLOURS["device_to_device"],
+    "launch": COLOURS["kernel_launch"],
+    "input": COLOURS["input"],
+    "python": "#2a8f9c",
+    "wait": "#b8bec6",
+    "nothing": COLOURS["other"],
+}
 MARKS = dict(zip(LABELS, "I#LD<CO*."))  # where there is no colour
 
 

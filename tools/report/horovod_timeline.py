@@ -124,7 +124,7 @@ def read(path: Path) -> Timeline:
     counts = Counter(span.tensor for span in exchanged)
     again = [count for count in counts.values() if count > 1]  # what is sent once starts a run
     found.steps = statistics.mode(sorted(again, reverse=True)) if again else 1
-    repeated = {tensor for tensor, count in counts.items() if count > 1 or not again}
+    repeated = {tensor for tensor, count in counts.items() if 2 * count > found.steps}
     found.tensors = len(repeated)
     firsts: dict[tuple[int, str], int] = {}
     for span in sorted(made, key=lambda span: span.start):

@@ -15,15 +15,22 @@ from tools.report.text_parts import TOP, end_of, new_table, start_of
 
 
 def differences_table(items: list[Difference], names: str) -> Table:
-    table = new_table("A|B|B - A", names)
+    counted = any(item.a_count != item.b_count for item in items)
+    table = new_table("A|B|B - A" + ("|count A|count B" if counted else ""), names)
     for item in items:
         style = "green" if item.difference_ms < 0 else "red" if item.difference_ms > 0 else ""
         change = Text(f"{'+' if item.difference_ms > 0 else ''}{ms(item.difference_ms)}", style)
-        told = [start_of(item.type, 21), end_of(item.name, 44)]
+        room = 36 if counted else 44
+        told = [start_of(item.type, 21), end_of(item.name, room)]
         if "|" not in names:
-            told = [start_of(item.name, 66)]
-        table.add_row(ms(item.a_ms), ms(item.b_ms), change, *told)
+            told = [start_of(item.name, room + 20)]
+        counts = [count(item.a_count), count(item.b_count)] if counted else []
+        table.add_row(ms(item.a_ms), ms(item.b_ms), change, *counts, *told)
     return table
+
+
+def count(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 def show_both(a: Profile, b: Profile, comparison: Comparison, console: Console) -> None:
@@ -31,7 +38,10 @@ def show_both(a: Profile, b: Profile, comparison: Comparison, console: Console) 
         console.print(Text(f"{letter}  {title(profile)}", style="bold"))
         for line in (profile.path, profile.verdict["sentence"], *profile.notes):
             console.print(Padding(Text(printable(line)), (0, 0, 0, 3), expand=False))
-    console.print(Text(), Text(comparison.sentence, style="bold"), Text(), sep="\n")
+    console.print(Text(), Text(comparison.sentence, style="bold"))
+    for note in comparison.notes:
+        console.print(Text(note))
+    console.print(Text(f"Next, for B: {comparison.next}"), Text(), sep="\n")
     unit = "ms a step" if comparison.per_step else "ms in all"
     split = sorted(comparison.split, key=lambda item: -abs(item.difference_ms))
     for what, items, names in (

@@ -172,7 +172,7 @@ def timeline(hosts: list[Host], most: int = MOST_EVENTS) -> dict[str, Any]:
     lengths = [line.duration_ps[line.duration_ps > 0] for line in lines]
     whole = sum(map(len, lengths))
     if not whole:
-        return {"processes": [], "strings": [], "steps": [], "length": 0, "left_out": 0}
+        return {"processes": [], "strings": [], "steps": [], "length": 0, "view": [0, 0]}
     shortest = 0
     if whole > most:
         shortest = int(np.partition(np.concatenate(lengths), whole - most)[whole - most])
@@ -198,10 +198,23 @@ def timeline(hosts: list[Host], most: int = MOST_EVENTS) -> dict[str, Any]:
         "strings": list(strings.index),
         "steps": steps,
         "length": (end - zero) // 1000,
+        "view": first_view(steps, (end - zero) // 1000),
         "events": kept,
         "left_out": whole - kept,
         "starts_ms": zero / 1e9,
     }
+
+
+def first_view(steps: list[list], length: int) -> list[float]:
+    """What the timeline shows first: the steps; where they are far apart, the longest of them."""
+    if not steps:
+        return [0, length]
+    first, last = steps[0][1], max(at + long for _, at, long in steps)
+    if sum(long for *_, long in steps) < 0.3 * (last - first):
+        _, first, long = max(steps, key=lambda step: step[2])
+        last = first + long
+    margin = 0.01 * (last - first)
+    return [max(0.0, first - margin), min(float(length), last + margin)]
 
 
 def step_spans(host: Host) -> list[tuple[str, int, int]]:
