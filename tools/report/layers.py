@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -98,14 +98,15 @@ def layers(operations: Iterable[tuple[str, float]]) -> list[Layer]:
 
 
 def shared(rows: list[tuple[str, list[str], float]]) -> list[str]:
-    """The scopes that most of the time is in: the model and its parts around the layers."""
+    """The scopes that most operations are in: the model and its parts around the layers."""
     prefix: list[str] = []
     while True:
-        below: dict[str, float] = defaultdict(float)
-        for _, path, spent in rows:
-            if path[: len(prefix)] == prefix and len(path) > len(prefix):
-                below[path[len(prefix)]] += spent
-        total = sum(below.values())
-        if not total or max(below.values()) < 0.7 * total:
+        below = Counter(
+            path[len(prefix)]
+            for _, path, _ in rows
+            if path[: len(prefix)] == prefix and len(path) > len(prefix)
+        )
+        del below["optimizer"]
+        if not below or below.most_common(1)[0][1] < 0.7 * sum(below.values()):
             return prefix
-        prefix = [*prefix, max(below, key=lambda part: below[part])]
+        prefix = [*prefix, below.most_common(1)[0][0]]

@@ -115,7 +115,7 @@ class Plane:
             return self.stat_names.get(value, "")
         if kind == DOUBLE:
             return struct.unpack("<d", self.data[value : value + 8].tobytes())[0]
-        return value
+        return value % (1 << 64) if kind == UNSIGNED else value
 
     def by_event(self, stats: Stats) -> Iterator[tuple[int, str, object]]:
         for i in range(len(stats.event)):
