@@ -16,7 +16,9 @@ from tools.report import command as report
 from tools.report import recording, trace, verdict, xspace
 from tools.report.figures import ms
 from tools.report.page import page as page_of
+from tools.report.page import stages
 from tools.report.profile import Kernel
+from tools.stages import ROOT
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium here: apt-get install chromium"
@@ -141,6 +143,61 @@ def test_light_and_dark(browser: Browser, made: tuple[Path, dict], tmp_path: Pat
         brightness[scheme] = (pixel, canvas[0])
     assert min(brightness["light"]) > 240
     assert max(brightness["dark"]) < 40
+
+
+CONTRASTS = """(() => {
+  const level = (colour) => {
+    const [r, g, b] = colour.match(/[\\d.]+/g).slice(0, 3).map((c) => {
+      const v = c / 255;
+      return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const paper = level(getComputedStyle(document.body).backgroundColor);
+  const found = {};
+  for (const e of document.querySelectorAll("main *")) {
+    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || !e.offsetHeight) continue;
+    let seen = 1;
+    for (let up = e; up; up = up.parentElement) seen *= getComputedStyle(up).opacity;
+    const ink = level(getComputedStyle(e).color) * seen + paper * (1 - seen);
+    const [low, high] = [ink, paper].sort((a, b) => a - b);
+    found[e.tagName + "." + e.className] = (high + 0.05) / (low + 0.05);
+  }
+  return found;
+})()"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read(browser: Browser, made: tuple[Path, dict], scheme: str) -> None:
+    """A contrast of 4.5 to 1, axis labels and events on the timeline included."""
+    browser.open(made[0], scheme=scheme)
+    found = browser.evaluate(CONTRASTS)
+    assert len(found) > 20
+    assert {name: ratio for name, ratio in found.items() if ratio < 4.5} == {}
+    ratios = browser.evaluate(
+        "Object.values(data.colours).flatMap((c) => ['a', 'b', 'c', 'd', 'e'].map((n) => {"
+        " const s = shade(c, n), [low, high] = [luminance(s), luminance(textOn(s))]"
+        ".sort((a, b) => a - b); return (high + 0.05) / (low + 0.05); }))"
+    )
+    assert min(ratios) >= 4.5
+
+
+def test_sections_are_linked(browser: Browser, made: tuple[Path, dict]) -> None:
+    browser.open(made[0])
+    links = browser.evaluate(
+        "[...document.querySelectorAll('.contents a')].map(a => [a.textContent,"
+        " document.querySelector(a.getAttribute('href')).querySelector('h2').textContent])"
+    )
+    assert len(links) >= 5
+    assert all(text == heading for text, heading in links)
+
+
+def test_stages_are_links_inside_the_repository(tmp_path: Path) -> None:
+    """And words elsewhere."""
+    inside, outside = stages(ROOT / "results" / "page.html"), stages(tmp_path / "page.html")
+    assert inside["03_xla"]["link"] == "../03_xla"
+    assert outside["03_xla"] == {"words": "gradients compiled by XLA", "link": ""}
 
 
 def test_it_prints(browser: Browser, made: tuple[Path, dict], tmp_path: Path) -> None:

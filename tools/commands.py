@@ -112,10 +112,10 @@ COMMANDS = (
         "report",
         "show where a profiled run spent its time; --html, --json, --trace write files",
         (
-            file("logdir", "the --logdir of a profiled run, or a profile", None),
+            file("logdir", "of a profiled run, or a profile, or Horovod's timeline (.json)", None),
             option("other", type=Path, nargs="?", help="a second one, to compare with"),
             file("--html", "one page that needs no network"),
-            file("--json", "all figures, for tools"),
+            file("--json", "all figures, for tools; - is the standard output"),
             file("--trace", "for Perfetto and chrome://tracing", "FILE.json.gz"),
         ),
         "report.command:run",

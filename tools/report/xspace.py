@@ -19,6 +19,7 @@ from tools.report import wire
 # A stat's value, by its field number in the file.
 DOUBLE, UNSIGNED, SIGNED, TEXT, RAW, REFERENCE = 2, 3, 4, 5, 6, 7
 EVENT = 0x22  # the tag of an event in a line
+CHUNK = 500_000  # events that are taken apart at a time
 
 
 @dataclass
@@ -41,7 +42,7 @@ class Line:
     start_ps: np.ndarray  # since the epoch
     duration_ps: np.ndarray
     at: np.ndarray  # where each event lies in the file
-    until: np.ndarray
+    size: np.ndarray
 
     def __len__(self) -> int:
         return len(self.name_id)
@@ -63,8 +64,8 @@ class Line:
 
     def stats(self, rows: np.ndarray | None = None) -> Stats:
         """Of all events, or of some; the rows are then counted within those."""
-        at, until = (self.at, self.until) if rows is None else (self.at[rows], self.until[rows])
-        return read_stats(self.plane.data, at, until)
+        at, size = (self.at, self.size) if rows is None else (self.at[rows], self.size[rows])
+        return read_stats(self.plane.data, at, at + size)
 
     def with_number(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """The events that have this stat, and its value, a whole number.
@@ -198,7 +199,7 @@ def read_entry(space: Space, data: np.ndarray, at: int, end: int) -> tuple[int, 
 
 
 def read_line(space: Space, plane: Plane, at: int, end: int) -> Line:
-    raw, starts, ends = space.data, array("q"), array("q")
+    raw, starts, sizes = space.data, array("q"), array("i")
     numbers: dict[int, int] = {}
     names: dict[int, str] = {}
     try:
@@ -210,8 +211,8 @@ def read_line(space: Space, plane: Plane, at: int, end: int) -> Line:
                 else:
                     size, at = wire.varint(raw, at + 1)
                 starts.append(at)
+                sizes.append(size)
                 at += size
-                ends.append(at)
                 continue
             number, first, last, at = wire.one_field(raw, at, end)
             if number in (2, 11):
@@ -223,20 +224,23 @@ def read_line(space: Space, plane: Plane, at: int, end: int) -> Line:
         raise wire.Broken from None
     if at != end:
         raise wire.Broken
-    spans = np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64)
+    spans = np.frombuffer(starts, np.int64), np.frombuffer(sizes, np.int32)
     columns = read_events(plane.data, *spans)
     columns[1] += numbers.get(3, 0) * 1000
     name = names.get(11) or names.get(2) or str(numbers.get(10) or numbers.get(1, 0))
     return Line(plane, numbers.get(1, 0), name, *columns, *spans)
 
 
-def read_events(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:
+def read_events(data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
     """Name, offset and duration of each event."""
     made = [np.zeros(len(starts), np.int64) for _ in range(3)]
-    for which, number, value, _ in wire.columns(data, starts, ends):
-        for column, wanted in zip(made, (1, 2, 3)):
-            fits = number == wanted
-            column[which[fits]] = value[fits]
+    for first in range(0, len(starts), CHUNK):
+        at = starts[first : first + CHUNK]
+        ends = at + sizes[first : first + CHUNK]
+        for which, number, value, _ in wire.columns(data, at, ends):
+            for column, wanted in zip(made, (1, 2, 3)):
+                fits = number == wanted
+                column[first + which[fits]] = value[fits]
     return made
 
 
