@@ -269,7 +269,7 @@ def test_gpu_profile(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert made["precision"]["bits16_percent"] == pytest.approx(30.47, abs=0.01)
     assert made["steps"]["split"]["device_compute"] == pytest.approx(14.876, abs=0.001)
     assert made["verdict"]["kind"] == "launch-bound"
-    assert made["verdict"]["evidence"].startswith("652 of 664 gaps are under 20 µs; the executor")
+    assert made["verdict"]["evidence"].startswith("652 of 664 gaps under 20 µs; the executor")
     computed = {d["name"]: d for d in made["devices"] if d["kernels"]}
     assert set(computed) == {"/device:GPU:4", "/device:GPU:6"}
     six = computed["/device:GPU:6"]

@@ -194,7 +194,7 @@ def test_the_verdict_rests_on_the_gaps(
     assert told["kind"] == kind
     assert helps in told["next"]
     if kind == "launch-bound":
-        assert told["evidence"].startswith("650 of 664 gaps are under 20 µs; the executor is busy")
+        assert told["evidence"].startswith("650 of 664 gaps under 20 µs; the executor busy in 94 %")
     found.framework = "JAX"
     assert "tf.function" not in verdict.judge(found)["next"]
 

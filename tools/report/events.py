@@ -55,10 +55,12 @@ def collect(
     for line, rows in chosen:
         rows = rows[line.duration_ps[rows] > 0]
         modules = line.texts("hlo_module", rows) if compiled else [""] * len(rows)
-        for name, module, spent in zip(line.names(rows), modules, self_times(line, rows)):
+        ids = line.name_id[rows].tolist()
+        told = zip(ids, line.names(rows), modules, self_times(line, rows))
+        for number, name, module, spent in told:
             kind = re.sub(r"[.\d]+$", "", name)
-            shown = f"{module}/{name}" if module else name
-            key = (shown, kind, "XLA" if compiled else "graph")
+            full = line.plane.full_names.get(number, name).partition(":")[0]
+            key = (f"{module}/{full}" if module else full, kind, "XLA" if compiled else "graph")
             count, before = found.get(key, (0, 0))
             found[key] = count + 1, before + spent
     return found

@@ -141,13 +141,13 @@ def share_or_dash(share: float | None) -> str:
 def devices_table(devices: list[Device], busy: list[Device]) -> Table:
     """Those that did something; the others are told in a note."""
     several = len({device.host for device in devices}) > 1
-    columns = "window ms|computing|exchange ms|hidden|copies ms|hidden|kernel us|launch us|queue"
+    columns = "ms|computing|exchange|hidden|copies|hidden|kernel us|launch us|queue"
     table = new_table(columns, "device")
     for item in busy:
         table.add_row(
             ms(item.window_ms),
             percent(1 - item.idle_share),
-            ms(item.exchange_ms),
+            ms(item.exchange_ms) if item.exchange_ms else "-",
             share_or_dash(item.exchange_hidden),
             ms(item.copy_ms),
             share_or_dash(item.copy_hidden),
@@ -169,7 +169,7 @@ def gaps_table(devices: list[Device]) -> Table:
     table = new_table("|".join(columns), f"size, {worst.name.replace('/device:', '')}")
     for item in worst.gaps:
         if item.count:
-            by_activity = [ms(item.host_ms[key]) for key in told]
+            by_activity = [ms(spent) if (spent := item.host_ms[key]) else "-" for key in told]
             table.add_row(f"{item.count:,}", ms(item.total_ms), *by_activity, item.size)
     return table
 

@@ -107,11 +107,11 @@ def waits_for(device: Device) -> str:
 def gap_evidence(device: Device) -> str:
     """How many gaps, how large, and what the host did in them."""
     largest = max(device.gaps, key=lambda item: item.count)
-    most = f"{largest.count:,} of {device.gap_count:,} gaps are {largest.size}"
+    most = f"{largest.count:,} of {device.gap_count:,} gaps {largest.size}"
     doing = max(device.waiting_ms, key=lambda key: device.waiting_ms[key])
     share = device.waiting_ms[doing] / device.idle_ms
     if doing == "launch":
-        busy = f"the executor is busy in {percent(share)} of the idle time"
+        busy = f"the executor busy in {percent(share)} of the idle time"
     else:
         busy = f"{ACTIVITIES[doing]} in {percent(share)} of the idle time"
     python = percent(device.waiting_ms.get("python", 0) / device.idle_ms)

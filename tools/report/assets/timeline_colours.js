@@ -10,7 +10,7 @@ function partOf(text, lane, onDevice, hasDevice) {
   if (EXCHANGE.test(text)) return "collectives";
   if (onDevice) {
     if (/^(Steps|TensorFlow Name Scope)$/.test(lane)) return "other";
-    return /^mem(cpy|set)/i.test(text) ? "device_to_device" : "device_compute";
+    return /^mem(cpy|set)/i.test(text) ? "gap_copy" : "device_compute";
   }
   if (/^tf_data/.test(lane) || /^Iterator::|Iterator\w*GetNext|^Prefetch/.test(text)) return "input";
   if (/compil/i.test(text)) return "compilation";
