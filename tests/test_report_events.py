@@ -306,7 +306,7 @@ def test_the_straggler_is_named() -> None:
 
 def test_eight_hosts_one_at_half_speed(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """The shares are TensorFlow's own, and the parts add up."""
-    from tensorboard_plugin_profile.protobuf import overview_page_pb2
+    from tensorboard_plugin_profile.protobuf import input_pipeline_pb2, overview_page_pb2
     from tensorflow.python.profiler.internal import _pywrap_profiler
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
@@ -327,13 +327,26 @@ def test_eight_hosts_one_at_half_speed(tmp_path: Path, capsys: pytest.CaptureFix
     data, _ = _pywrap_profiler.xspace_to_tools_data_from_byte_string(
         spaces, names, "overview_page", {}
     )
-    theirs = overview_page_pb2.OverviewPage.FromString(data).analysis.input_percent
+    advice = input_pipeline_pb2.BottleneckAnalysis()
+    page = overview_page_pb2.OverviewPage.FromString(data)
+    page.input_analysis.recommendation.bottleneck_analysis.Unpack(advice)
+    theirs = advice.input_percent
     shares = made["steps"]["split"]["input"] / made["steps"]["average_ms"]
     assert 100 * shares == pytest.approx(theirs, abs=0.1)
     assert sum(made["steps"]["split"].values()) == pytest.approx(made["steps"]["average_ms"])
     assert any(note.startswith("host5 is the straggler") for note in made["notes"])
     assert len(made["host_steps"]) == 8
     assert "+100 %" in capsys.readouterr().out
+
+
+def test_ranks_that_recorded_into_folders_of_their_own(tmp_path: Path) -> None:
+    for rank in range(2):
+        folder = tmp_path / f"rank{rank}" / "plugins" / "profile" / "2026_01_01_00_00_00"
+        folder.mkdir(parents=True)
+        Made("node").host("python", "train", 0, 10, step_num=rank).write(folder, "node")
+    assert len(profile.find(tmp_path).files) == 1
+    found, _ = recording.read(profile.find(tmp_path, ranks=True))
+    assert [host.name for host in found] == ["node rank0", "node rank1"]
 
 
 # --- memory, retracing ---

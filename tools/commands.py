@@ -117,6 +117,7 @@ COMMANDS = (
             file("--html", "one page that needs no network"),
             file("--json", "all figures, for tools; - is the standard output"),
             file("--trace", "for Perfetto and chrome://tracing", "FILE.json.gz"),
+            switch("--ranks", "take all runs below the folder for the ranks of one"),
         ),
         "report.command:run",
     ),

@@ -26,9 +26,9 @@ Files = dict[str, Path]  # by kind: html, json, trace
 STDOUT = Path("-")
 
 
-def load(path: Path) -> tuple[Profile, list[Host]]:
+def load(path: Path, ranks: bool = False) -> tuple[Profile, list[Host]]:
     """Everything there is to know of the run that path means."""
-    run = profile.find(path)
+    run = profile.find(path, ranks)
     hosts, notes = recording.read(run)
     found = tables.read(run, hosts, Converter(hosts))
     if run.others:
@@ -107,14 +107,14 @@ def blind_spots(found: Profile) -> list[str]:
 # --- the command ---
 
 
-def run(logdir: Path, other: Path | None, **files: Path | None) -> int:
+def run(logdir: Path, other: Path | None, ranks: bool = False, **files: Path | None) -> int:
     wanted = {kind: file for kind, file in files.items() if file}
     paths = [logdir] + ([other] if other else [])
     if re.search(r"\.json(\.gz)?$", logdir.name):
         from tools.report import horovod_timeline
 
         return horovod_timeline.run(paths, wanted)
-    return make(paths, wanted)
+    return make(paths, wanted, ranks)
 
 
 def check_outputs(paths: list[Path], files: Files) -> None:
@@ -135,11 +135,11 @@ def check_outputs(paths: list[Path], files: Files) -> None:
         raise Problem("--trace is for one profile: name one folder")
 
 
-def make(paths: list[Path], files: Files) -> int:
+def make(paths: list[Path], files: Files, ranks: bool = False) -> int:
     """One profile, or two to compare."""
     try:
         check_outputs(paths, files)
-        loaded = [load(path) for path in paths]
+        loaded = [load(path, ranks) for path in paths]
     except Problem as problem:
         print(f"workshop: {problem}", file=sys.stderr)
         return 1

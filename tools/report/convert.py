@@ -10,14 +10,13 @@ import re
 import signal
 import sys
 
-import numpy as np
-
 from tools.problem import Problem
 from tools.quiet import quiet_cpp
-from tools.report import xspace
+from tools.report import wire, xspace
 from tools.report.profile import ENDING
 from tools.report.recording import Host
 
+IDLE = "ThreadpoolListener::"
 NEEDS = "TensorFlow 2.17 and its plugin: pip install tensorflow-cpu==2.17.1 and, with --no-deps, "
 NEEDS += "tensorboard-plugin-profile==2.17.0"
 
@@ -54,6 +53,7 @@ class Converter:
         load_tensorflow()
         self.hosts = hosts
         self.names: list[str] = []
+        self.safe: list[str] = []
         self.spaces: list[bytes] = []
         for host in hosts:
             # The converter takes a host's name for a path, and wants files named after hosts.
@@ -61,7 +61,8 @@ class Converter:
             while safe.replace(":", "_") + ENDING in self.names:
                 safe += "_"
             self.names.append(safe.replace(":", "_") + ENDING)
-            self.spaces.append(renamed(clean(host.space.data, host.space.texts), host, safe))
+            self.spaces.append(rebuilt(clean(host.space.data, host.space.texts), host, safe))
+            self.safe.append(safe)
 
     def convert(self, tool: str, host: int | None = None) -> bytes | None:
         """A tool's data for all hosts or one; None where TensorFlow cannot compute it."""
@@ -77,20 +78,16 @@ class Converter:
             return None
         return data if fine else None
 
-    def clean_stats(self) -> bool:
-        """Texts that are told of events, too; was any of them no UTF-8?"""
-        changed = False
+    def clean_stats(self) -> None:
+        """Texts that are told of events, too: C++ refuses a profile with one that is no UTF-8."""
         for i, host in enumerate(self.hosts):
-            spans = []
+            spans = list(host.space.texts)
             for plane in host.space.planes:
                 for line in plane.lines:
                     stats = line.stats()
                     texts = stats.kind == xspace.TEXT
                     spans += zip(stats.value[texts].tolist(), stats.end[texts].tolist())
-            made = clean(self.spaces[i], spans)
-            changed |= made is not self.spaces[i]
-            self.spaces[i] = made
-        return changed
+            self.spaces[i] = rebuilt(clean(host.space.data, spans), host, self.safe[i])
 
 
 def clean(data: bytes, texts: list[tuple[int, int]]) -> bytes:
@@ -108,14 +105,20 @@ def clean(data: bytes, texts: list[tuple[int, int]]) -> bytes:
     return bytes(made) if made else data
 
 
-def renamed(data: bytes, host: Host, name: str) -> bytes:
-    """The same profile of a host of this name."""
-    if host.space.hosts[:1] == [name]:
-        return data
-    kept, at = [], 0
-    for start, end in host.space.host_fields:
-        kept.append(data[at:start])
-        at = end
+def rebuilt(data: bytes, host: Host, name: str) -> bytes:
+    """The same profile, of a host of this name, without threads that tell the converters nothing.
+
+    These are workers that note only when they are woken: most events on a CPU are theirs.
+    """
+    parts = []
+    for plane in host.space.planes:
+        at, kept = plane.span[0], []
+        for line, (start, end) in zip(plane.lines, plane.line_fields):
+            if line.called(lambda name: not name.startswith(IDLE)).any():
+                continue
+            kept.append(data[at:start])
+            at = end
+        body = b"".join([*kept, data[at : plane.span[1]]])
+        parts += [b"\x0a", wire.encoded(len(body)), body]
     told = name.encode()
-    size = np.array([len(told) & 127 | 128, len(told) >> 7], np.uint8).tobytes()
-    return b"".join([*kept, data[at:], b"\x22", size, told])
+    return b"".join([*parts, b"\x22", wire.encoded(len(told)), told])

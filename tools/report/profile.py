@@ -208,8 +208,11 @@ def recorded(folder: Path) -> str:
     return time.strftime("%Y_%m_%d_%H_%M_%S", time.localtime(folder.stat().st_mtime))
 
 
-def find(path: Path) -> Run:
-    """The run that a reader means: a file, a run's folder, or the newest run below a folder."""
+def find(path: Path, ranks: bool = False) -> Run:
+    """The run that a reader means: a file, a run's folder, or the newest run below a folder.
+
+    With ranks all files below are one run, as when each rank recorded into a folder of its own.
+    """
     if path.is_file():
         if not path.name.endswith(ENDING):
             raise Problem(f"{path} is not a profile: those end in {ENDING}")
@@ -221,6 +224,8 @@ def find(path: Path) -> Run:
     files = sorted(file for file in path.rglob(f"*{ENDING}") if file.is_file())
     if not files:
         raise Problem(f"no profile (*{ENDING}) in {path}. To make one: {MAKE_ONE}")
+    if ranks:
+        return Run(path.absolute(), files)
     folders = sorted({file.absolute().parent for file in files}, key=recorded)
     newest = [file for file in files if file.absolute().parent == folders[-1]]
     return Run(folders[-1], newest, len(folders) - 1)

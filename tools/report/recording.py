@@ -118,11 +118,18 @@ def read(run: Run) -> tuple[list[Host], list[str]]:
             wrong.append(str(problem))
     if not hosts:
         raise Problem(wrong[0])
-    names = [host.name for host in hosts]
-    for host in hosts:  # ranks of one node, say
-        if names.count(host.name) > 1:
-            host.name = host.file.name[: -len(ENDING)]
+    tell_apart(hosts, run.folder)
     return hosts, [f"Left out: {line}" for line in wrong]
+
+
+def tell_apart(hosts: list[Host], folder: Path) -> None:
+    """Ranks of one node have its name: the file's name or its folder is added."""
+    names = [host.name for host in hosts]
+    for host in hosts:
+        if names.count(host.name) > 1:
+            inside = host.file.absolute().relative_to(folder).parts
+            own = inside[0] if len(inside) > 1 else host.file.name[: -len(ENDING)]
+            host.name = own if own.startswith(host.name) else f"{host.name} {own}"
 
 
 def read_host(file: Path) -> Host:

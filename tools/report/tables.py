@@ -30,7 +30,8 @@ def read(run: Run, hosts: list[Host], converter: Converter) -> Profile:
     )
     each = range(len(hosts))
     overviews = [converter.convert("overview_page", i) for i in each]
-    if not any(overviews) and converter.clean_stats():
+    if not any(overviews):
+        converter.clean_stats()
         overviews = [converter.convert("overview_page", i) for i in each]
     operations = converter.convert("framework_op_stats")
     if not any(overviews) and not operations:

@@ -30,6 +30,15 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
             raise Broken
 
 
+def encoded(value: int) -> bytes:
+    """A number as it is written."""
+    made = bytearray()
+    while value > 127:
+        made.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*made, value])
+
+
 def signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 

@@ -103,6 +103,8 @@ class Plane:
     full_names: dict[int, str] = field(default_factory=dict)  # where that is another
     stat_names: dict[int, str] = field(default_factory=dict)
     told: dict[str, object] = field(default_factory=dict)  # of the device itself
+    span: tuple[int, int] = (0, 0)  # where it lies in the file
+    line_fields: list[tuple[int, int]] = field(default_factory=list)  # and its lines
 
     def stat_ids(self, name: str) -> list[int]:
         return [i for i, known in self.stat_names.items() if known == name]
@@ -130,7 +132,6 @@ class Space:
     planes: list[Plane] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
     texts: list[tuple[int, int]] = field(default_factory=list)  # where names lie in the file
-    host_fields: list[tuple[int, int]] = field(default_factory=list)  # and the hosts' names
 
     @cached_property
     def events(self) -> int:
@@ -148,25 +149,23 @@ def text(data: np.ndarray, at: int, end: int) -> str:
 def read(data: bytes) -> Space:
     """Everything but the events' stats, which are read when they are asked for."""
     space, array_of = Space(data), np.frombuffer(data, np.uint8)
-    before = 0
     for number, at, end in wire.fields(data, 0, len(data)):
         if number == 1:
             space.planes.append(read_plane(space, array_of, at, end))
         elif number == 4:
             space.hosts.append(text(array_of, at, end))
-            space.host_fields.append((before, end))
-        before = end
     return space
 
 
 def read_plane(space: Space, data: np.ndarray, at: int, end: int) -> Plane:
-    plane, lines, told = Plane(data), [], []
+    plane, lines, told, before = Plane(data, span=(at, end)), [], [], at
     for number, first, last in wire.fields(space.data, at, end):
         if number == 2:
             plane.name = text(data, first, last)
             space.texts.append((first, last))
         elif number == 3:
             lines.append((first, last))
+            plane.line_fields.append((before, last))
         elif number == 4:
             key, names = read_entry(space, data, first, last)
             plane.event_names[key] = names.get(4) or names.get(2, "")
@@ -177,6 +176,7 @@ def read_plane(space: Space, data: np.ndarray, at: int, end: int) -> Plane:
             plane.stat_names[key] = names.get(2, "")
         elif number == 6:
             told.append((first, last))
+        before = last if number > 1 else before + 1 + len(wire.encoded(first))
     if told:
         stats = read_stats_of(data, np.zeros(len(told), np.int64), *map(np.array, zip(*told)))
         plane.told = {name: value for _, name, value in plane.by_event(stats)}
