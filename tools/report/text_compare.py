@@ -15,12 +15,13 @@ from tools.report.text_parts import TOP, end_of, new_table, start_of
 
 
 def differences_table(items: list[Difference], names: str) -> Table:
-    counted = any(item.a_count != item.b_count for item in items)
+    both = [(item.a_count, item.b_count) for item in items if item.a_count and item.b_count]
+    counted = any(abs(a - b) > 0.5 for a, b in both)
     table = new_table("A|B|B - A" + ("|count A|count B" if counted else ""), names)
     for item in items:
         style = "green" if item.difference_ms < 0 else "red" if item.difference_ms > 0 else ""
         change = Text(f"{'+' if item.difference_ms > 0 else ''}{ms(item.difference_ms)}", style)
-        room = 36 if counted else 44
+        room = 32 if counted else 44
         told = [start_of(item.type, 21), end_of(item.name, room)]
         if "|" not in names:
             told = [start_of(item.name, room + 20)]
@@ -38,7 +39,7 @@ def show_both(a: Profile, b: Profile, comparison: Comparison, console: Console) 
         console.print(Text(f"{letter}  {title(profile)}", style="bold"))
         for line in (profile.path, profile.verdict["sentence"], *profile.notes):
             console.print(Padding(Text(printable(line)), (0, 0, 0, 3), expand=False))
-    console.print(Text(), Text(comparison.sentence, style="bold"))
+    console.print(Text(), Text(comparison.sentence, style="bold"), sep="\n")
     for note in comparison.notes:
         console.print(Text(note))
     console.print(Text(f"Next, for B: {comparison.next}"), Text(), sep="\n")

@@ -201,7 +201,7 @@ def memory_lines(profile: Profile) -> list[Text]:
             used += f" ({size(item.lifetime_peak_bytes)} since the start)"
         line = f"  {where}{item.allocator}: {used} of {size(item.capacity_bytes)}"
         if item.headroom:
-            line += f"; room for about {item.headroom:.1f} times the batch"
+            line += f"; {item.headroom:.1f} times the batch may fit"
         lines.append(Text(printable(line)))
         for part in item.at_peak[:3]:
             held = f"    {size(part.total_bytes):>9}  {part.count:,} x {part.shape}  "

@@ -188,7 +188,7 @@ function memory(profile) {
     const used = `peak ${bytes(item.peak_bytes)}${since}, of ${bytes(item.capacity_bytes)}`;
     const box = el("div", "", el("h3", "", where + item.allocator), el("p", "small soft", used));
     if (item.headroom)
-      box.append(el("p", "small soft", `Room for about ${item.headroom.toFixed(1)} times the batch.`));
+      box.append(el("p", "small soft", `About ${item.headroom.toFixed(1)} times the batch may fit.`));
     if (item.curve.length > 1) box.append(curve(item));
     const held = item.at_peak.map((a) => [
       name(a.operation, a.shape),
