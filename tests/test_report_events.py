@@ -211,6 +211,18 @@ def test_advice_on_markers_in_the_words_of_the_framework() -> None:
     assert "tf." not in verdict.judge(found)["next"]
 
 
+def test_kernels_are_joined_to_operations_on_the_timeline() -> None:
+    made = Made()
+    for at, name in ((0, "a/MatMul:MatMul"), (20, "a/MatMul:MatMul"), (40, "b/Relu:Relu")):
+        made.kernel("kernel", at, 10, tf_op=name)
+    shown = trace.timeline([read(made)])
+    lane = shown["processes"][0]["lanes"][0]
+    starts, lengths, names, _ = lane["rows"][0]
+    assert lane["name"] == "Operations"
+    assert [shown["strings"][i] for i in names] == ["a/MatMul", "b/Relu"]
+    assert (starts, lengths) == ([0, 40_000], [30_000, 10_000])
+
+
 # --- layers, kinds, operations ---
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tools.report import derived
 from tools.report.gaps import DEVICE
 from tools.report.layers import short_name
 from tools.report.recording import Host
@@ -185,7 +186,11 @@ def timeline(hosts: list[Host], most: int = MOST_EVENTS) -> dict[str, Any]:
         marked = step_spans(host)
         steps = steps or [[name, (at - zero) // 1000, (to - at) // 1000] for name, at, to in marked]
         for plane in planes(host):
-            packed = []
+            joined = [
+                Span((start - zero) // 1000, max(1, (end - start) // 1000), strings(name), 0)
+                for name, start, end in derived.operations(plane)
+            ]
+            packed = [{"name": "Operations", "rows": [*map(pack, stack(joined))]}] if joined else []
             for line in lanes(plane):
                 spans = line_spans(line, shortest, zero, strings, markers)
                 kept += len(spans)
