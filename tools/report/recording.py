@@ -53,11 +53,8 @@ class Host:
 
     def marked(self) -> Intervals:
         spans = [(marker.start_ps, marker.end_ps) for marker in self.markers()]
-        return (
-            union(*(np.array(part, np.int64) for part in zip(*spans)))
-            if spans
-            else union(*[np.zeros(0, np.int64)] * 2)
-        )
+        table = np.array(spans, np.int64).reshape(-1, 2)
+        return union(table[:, 0], table[:, 1])
 
     def eager_calls(self) -> int:
         """How many operations Python started one by one; a tf.function counts as one."""
