@@ -290,6 +290,15 @@ def test_operations_from_events_by_self_time() -> None:
     }
 
 
+def test_eager_operations_are_listed_by_type() -> None:
+    made = Made()
+    for at in (0, 10):
+        made.host("python", "EagerLocalExecute: MatMul", at, 4)
+        made.host("python", "EagerLocalExecute: __inference_step_1", at + 5, 4)
+    (found,) = events.operations([read(made)])
+    assert (found.type, found.mode, found.count, found.self_ms) == ("MatMul", "eager", 2, 0.008)
+
+
 # --- steps and hosts ---
 
 

@@ -89,11 +89,8 @@ def blind_spots(found: Profile) -> list[str]:
     """What TensorFlow's operation table leaves out, where that can be seen."""
     if any(op.where == "device" for op in found.operations):
         return []
-    if found.eager_calls and all(op.mode == "tf.data" for op in found.operations):
-        return [
-            f"Python started {found.eager_calls:,} operations one by one (eager). On a CPU "
-            "TensorFlow lists them in no table: see the timeline."
-        ]
+    if found.eager_calls and all(op.mode in ("tf.data", "eager") for op in found.operations):
+        return [f"Python started {found.eager_calls:,} operations one by one (eager)."]
     listed = sum(op.self_ms for op in found.operations if op.mode != "tf.data")
     total = sum(step.total_ms for step in found.steps.per_step)
     if total and found.device_count == 0 and 0 < listed < total / 2:

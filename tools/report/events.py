@@ -11,6 +11,7 @@ from tools.report.recording import Host
 from tools.report.xspace import Line
 
 WORKERS = re.compile(r"^tf_(?!data)|XLA|Eigen|pjrt|TfrtCpu", re.I)
+EAGER = re.compile(r"EagerLocalExecute: (?!__inference)")
 # What the runtime does around the operations.
 AROUND = re.compile(
     r"^(Executor|Thunk|Threadpool|Memory|FunctionRun|Eager|TFE_|Iterator|Kernel|TaskDispatcher|Wait"
@@ -27,7 +28,9 @@ def add_operations(profile: Profile, hosts: list[Host]) -> None:
         if made:
             rest = [op for op in profile.operations if op.mode == "tf.data"]
             profile.operations = sorted([*made, *rest], key=lambda op: -op.self_ms)
-            profile.notes.append("The operations are read from the events: no table has them.")
+            profile.notes.append(
+                "Operations are read from the events: TensorFlow's table has none."
+            )
     if not profile.operations:
         profile.missing.append("No operations recorded.")
 
@@ -39,12 +42,24 @@ def operations(hosts: list[Host]) -> list[Operation]:
     if not found:
         workers = [line for line in lines if WORKERS.search(line.name)]
         chosen = [(ln, np.flatnonzero(~ln.called(AROUND.search))) for ln in workers]
-        found = collect(chosen, compiled=False)
+        found = {**collect(chosen, compiled=False), **eager(lines)}
     total = sum(spent for _, spent in found.values())
     return [
         Operation(name, kind, "host", mode, count, spent / 1e9, spent / total, None)
         for (name, kind, mode), (count, spent) in found.items()
     ]
+
+
+def eager(lines: list[Line]) -> dict[tuple[str, str, str], tuple[int, int]]:
+    """What Python started one by one, by type: such operations have no name of their own."""
+    found: dict[tuple[str, str, str], tuple[int, int]] = {}
+    for line in lines:
+        rows = np.flatnonzero(line.called(EAGER.match))
+        for name, spent in zip(line.names(rows), line.duration_ps[rows].tolist()):
+            kind = name.partition(": ")[2]
+            count, before = found.get((kind, kind, "eager"), (0, 0))
+            found[kind, kind, "eager"] = count + 1, before + spent
+    return found
 
 
 def collect(
