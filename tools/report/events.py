@@ -29,7 +29,7 @@ def add_operations(profile: Profile, hosts: list[Host]) -> None:
             rest = [op for op in profile.operations if op.mode == "tf.data"]
             profile.operations = sorted([*made, *rest], key=lambda op: -op.self_ms)
             profile.notes.append(
-                "Operations are read from the events: TensorFlow's table has none."
+                "Operations are read from the events: no table has them."
             )
     if not profile.operations:
         profile.missing.append("No operations recorded.")
