@@ -236,6 +236,7 @@ def test_time_by_layer() -> None:
             ("adam/mul_3", 0.5),
             ("StatefulPartitionedCall/adam/Sqrt", 0.25),
             ("Cast_2", 0.1),
+            ("resize/ResizeBilinear", 1.0),
         ]
     )
     rows = {item.name: (item.forward_ms, item.backward_ms, item.optimizer_ms) for item in found}
@@ -243,7 +244,7 @@ def test_time_by_layer() -> None:
         "conv_1": (3.0, 5.0, 0.0),
         "dense": (2.0, 1.0, 0.0),
         "optimizer": (0.0, 0.0, 0.75),
-        "without a scope": (0.1, 0.0, 0.0),
+        "outside the model": (1.1, 0.0, 0.0),
     }
     assert [item.name for item in found][:2] == ["conv_1", "dense"]
 
@@ -352,8 +353,10 @@ def test_eight_hosts_one_at_half_speed(tmp_path: Path, capsys: pytest.CaptureFix
     page = overview_page_pb2.OverviewPage.FromString(data)
     page.input_analysis.recommendation.bottleneck_analysis.Unpack(advice)
     theirs = advice.input_percent
-    shares = made["steps"]["split"]["input"] / made["steps"]["average_ms"]
-    assert 100 * shares == pytest.approx(theirs, abs=0.1)
+    # TensorFlow leaves out the first step, which it cannot align with the slow host's.
+    four = [step for step in made["steps"]["per_step"] if step["name"] != "train 8"]
+    shares = sum(s["split"]["input"] for s in four) / sum(s["total_ms"] for s in four)
+    assert 100 * shares == pytest.approx(theirs, abs=0.05)
     assert sum(made["steps"]["split"].values()) == pytest.approx(made["steps"]["average_ms"])
     assert any(note.startswith("host5 is the straggler") for note in made["notes"])
     assert len(made["host_steps"]) == 8

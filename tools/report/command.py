@@ -55,9 +55,13 @@ def framework(hosts: list[Host]) -> str:
 
 
 def add_layers(found: Profile) -> None:
+    """By the device's operations, else by its kernels', else by the host's."""
     side = "device" if any(op.where == "device" for op in found.operations) else "host"
     chosen = [op for op in found.operations if op.where == side and op.mode != "tf.data"]
-    found.layers = layers.layers((op.name, op.self_ms) for op in chosen)
+    spent = [(op.name, op.self_ms) for op in chosen]
+    if side == "host" and any(kernel.operation for kernel in found.kernels):
+        spent = [(kernel.operation, kernel.total_ms) for kernel in found.kernels]
+    found.layers = layers.layers(spent)
     found.kinds = layers.kinds((k.name, k.operation, k.total_ms) for k in found.kernels)
 
 

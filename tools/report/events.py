@@ -28,9 +28,7 @@ def add_operations(profile: Profile, hosts: list[Host]) -> None:
         if made:
             rest = [op for op in profile.operations if op.mode == "tf.data"]
             profile.operations = sorted([*made, *rest], key=lambda op: -op.self_ms)
-            profile.notes.append(
-                "Operations are read from the events: no table has them."
-            )
+            profile.notes.append("Operations are read from the events: no table has them.")
     if not profile.operations:
         profile.missing.append("No operations recorded.")
 

@@ -85,7 +85,7 @@ def load(path: Path) -> list[dict]:
             return [event for event in found if isinstance(event, dict)]
     # Cut in the middle of an event: what came before it is whole.
     try:
-        return json.loads(text[: text.rindex("\n")].rstrip().rstrip(",") + "]")
+        return json.loads(text[: text.rindex("},") + 1] + "]")
     except ValueError:
         raise Problem(f"{path} is no timeline of Horovod: it is not JSON") from None
 

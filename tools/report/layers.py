@@ -18,7 +18,7 @@ OPTIMIZER = re.compile(
     re.I,
 )
 BACKWARD = re.compile(r"(^|/)(gradient_tape|gradients)/|transpose\(")
-PHASES = ("forward", "backward", "optimizer")
+OUTSIDE = "outside the model"
 KINDS = (  # of a kernel: the first that fits its name or its operation's
     ("communication", r"nccl|rccl|all-?reduce|all-?gather|reduce-?scatter"),
     ("convolution", r"conv(olution|\dd|_|-)|fprop|dgrad|wgrad|winograd|miopen|implicit_"),
@@ -81,19 +81,25 @@ def scope(name: str) -> tuple[str, list[str]]:
 def layers(operations: Iterable[tuple[str, float]]) -> list[Layer]:
     """Operations, given by name and time, by the layer that they belong to."""
     rows = [(*scope(name), spent) for name, spent in operations]
-    depth = shared(rows)
+    forward, backward = (
+        {path[0] for phase, path, _ in rows if path and phase == wanted}
+        for wanted in ("forward", "backward")
+    )
+    # The model is what has gradients: an input pipeline has scopes, too.
+    inside = forward & backward or forward | backward
+    around = shared([row for row in rows if row[1] and row[1][0] in inside])
     found: dict[str, Layer] = {}
     for phase, path, spent in rows:
         if phase == "optimizer":
             name = "optimizer"
-        elif not path:
-            name = "without a scope"
+        elif path[: len(around)] == around and path:
+            name = path[min(len(around), len(path) - 1)]
         else:
-            name = path[min(len(depth), len(path) - 1)] if path[: len(depth)] == depth else path[0]
+            name = OUTSIDE
         layer = found.setdefault(name, Layer(name))
         setattr(layer, f"{phase}_ms", getattr(layer, f"{phase}_ms") + spent)
     made = sorted(found.values(), key=lambda layer: -layer.total_ms)
-    named = [layer for layer in made if layer.name not in ("optimizer", "without a scope")]
+    named = [layer for layer in made if layer.name not in ("optimizer", OUTSIDE)]
     return made if len(named) > 1 else []
 
 

@@ -7,6 +7,9 @@ import json
 from tools.report.profile import Allocation, Memory, Profile
 
 MOST = 20  # allocations to name
+UNMAPPED = "unused preallocated device memory"  # what the converter has seen no allocation of
+EARLIER = "allocated before the recording"
+VARIES = 0.05  # of the peak: with less, nothing is known of what a batch needs
 
 
 def add_memory(profile: Profile, tables: dict[str, bytes | None]) -> None:
@@ -59,7 +62,8 @@ def at_peak(entry: dict) -> list[Allocation]:
         else:
             told = special[int(active.get("specialIndex", 0))]
         count = int(active.get("numOccurrences", 1))
-        key = told.get("tfOpName", "unknown"), told.get("tensorShape", "unknown")
+        name, shape = told.get("tfOpName", "unknown"), told.get("tensorShape", "")
+        key = (EARLIER, "") if name == UNMAPPED else (name, shape)
         item = found.setdefault(key, Allocation(*key, 0, 0))
         item.count += count
         item.total_bytes += count * int(told.get("allocationBytes", 0))
@@ -70,6 +74,8 @@ def headroom(item: Memory) -> float | None:
     """How many times the batch: what comes and goes in a step grows with it, the rest does not."""
     stays = min((used for _, used in item.curve), default=0)
     varies = item.peak_bytes - stays
-    if "GPU" not in item.allocator or varies <= 0 or item.capacity_bytes <= item.peak_bytes:
+    if "GPU" not in item.allocator or varies < VARIES * item.peak_bytes:
+        return None
+    if item.capacity_bytes <= item.peak_bytes or not varies:
         return None
     return (item.capacity_bytes - stays) / varies

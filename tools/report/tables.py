@@ -52,10 +52,8 @@ def read(run: Run, hosts: list[Host], converter: Converter) -> Profile:
             profile.missing.append(f"TensorFlow's converter could not compute {tool}.")
         else:
             add(profile, table)
-    allocated = [host.has("MemoryAllocation", "MemoryDeallocation") for host in hosts]
-    add_memory(
-        profile, [converter.convert("memory_profile", i) if allocated[i] else None for i in each]
-    )
+    allocated = [i for i in each if hosts[i].has("MemoryAllocation", "MemoryDeallocation")]
+    add_memory(profile, {hosts[i].name: converter.convert("memory_profile", i) for i in allocated})
     hide_what_is_not_known(profile, hosts)
     return profile
 

@@ -204,7 +204,8 @@ def memory_lines(profile: Profile) -> list[Text]:
             line += f"; {item.headroom:.1f} times the batch may fit"
         lines.append(Text(printable(line)))
         for part in item.at_peak[:3]:
-            held = f"    {size(part.total_bytes):>9}  {part.count:,} x {part.shape}  "
+            shape = f"{part.count:,} x {part.shape}  " if part.shape else ""
+            held = f"    {size(part.total_bytes):>9}  {shape}"
             lines.append(Text(printable(held)).append_text(end_of(part.operation, 98 - len(held))))
     return lines if len(lines) > 2 else []
 
@@ -221,7 +222,7 @@ def retraced_lines(profile: Profile) -> list[Text]:
 
 def input_lines(profile: Profile) -> list[Text]:
     lines = [Text(), Text("Input pipeline (tf.data)", style="bold")]
-    for item in profile.input_pipeline.get("bottlenecks", []):
+    for item in profile.input_pipeline.get("bottlenecks", [])[:2]:
         slowest = f"slowest call {ms(item['slowest_call_ms'])} ms"
         lines.append(
             Text(printable(f"  {item['pipeline']}: {slowest}, bottleneck {item['iterator']}"))
