@@ -358,6 +358,8 @@ def test_the_gpu_profile_opens(browser: Browser, tmp_path: Path) -> None:
     assert "30.5 %" in " ".join(texts(browser, ".figures dd"))
     assert view(browser)["drawn"] > 100
     healthy(browser, page)
+    browser.open(page, width=420)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 420
 
 
 def test_two_profiles(browser: Browser, made: tuple[Path, dict], tmp_path: Path) -> None:

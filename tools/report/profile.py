@@ -72,7 +72,7 @@ class Steps:
             p95_ms=times[-(-95 * count // 100) - 1],
             min_ms=times[0],
             max_ms=times[-1],
-            sd_ms=statistics.pstdev(times) if count > 1 else None,
+            sd_ms=statistics.stdev(times) if count > 1 else None,
             split={k: sum(s.split.get(k, 0) for s in per_step) / count for k in LABELS},
             per_step=per_step,
             outliers=[s.name for s in per_step if count > 2 and s.total_ms > OUTLIER * median],

@@ -190,7 +190,7 @@ function memory(profile) {
     if (item.headroom)
       box.append(el("p", "small soft", `About ${item.headroom.toFixed(1)} times the batch may fit.`));
     if (item.curve.length > 1) box.append(curve(item));
-    const held = item.at_peak.map((a) => [
+    const held = item.at_peak.slice(0, 5).map((a) => [
       name(a.operation, a.shape),
       num(a.count.toLocaleString("en-US")),
       num(bytes(a.total_bytes)),

@@ -60,7 +60,7 @@ function devices(profile) {
     ]);
   section.append(
     el("h3", "", "Its gaps, by size"),
-    ...table(["Gap", "#Count", "#Total ms", "What the host did"], gaps),
+    ...table(["Gap", "#Count", "#Total ms", "~What the host did"], gaps),
   );
   const share = (value) => num(value === null ? "-" : percent(value, 0));
   const rows = busy.map((d) => [
