@@ -13,10 +13,12 @@ from browser import CHROMIUM, Browser
 from test_report import GPU_PROFILE, made_up, needs_gpu_profile, only_file
 
 from tools.report import command as report
-from tools.report import trace, verdict
+from tools.report import recording, trace, verdict, xspace
+from tools.report.figures import ms
 from tools.report.page import page as page_of
+from tools.report.page import stages
 from tools.report.profile import Kernel
-from tools.report.text import ms
+from tools.stages import ROOT
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium here: apt-get install chromium"
@@ -143,6 +145,61 @@ def test_light_and_dark(browser: Browser, made: tuple[Path, dict], tmp_path: Pat
     assert max(brightness["dark"]) < 40
 
 
+CONTRASTS = """(() => {
+  const level = (colour) => {
+    const [r, g, b] = colour.match(/[\\d.]+/g).slice(0, 3).map((c) => {
+      const v = c / 255;
+      return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const paper = level(getComputedStyle(document.body).backgroundColor);
+  const found = {};
+  for (const e of document.querySelectorAll("main *")) {
+    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || !e.offsetHeight) continue;
+    let seen = 1;
+    for (let up = e; up; up = up.parentElement) seen *= getComputedStyle(up).opacity;
+    const ink = level(getComputedStyle(e).color) * seen + paper * (1 - seen);
+    const [low, high] = [ink, paper].sort((a, b) => a - b);
+    found[e.tagName + "." + e.className] = (high + 0.05) / (low + 0.05);
+  }
+  return found;
+})()"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read(browser: Browser, made: tuple[Path, dict], scheme: str) -> None:
+    """A contrast of 4.5 to 1, axis labels and events on the timeline included."""
+    browser.open(made[0], scheme=scheme)
+    found = browser.evaluate(CONTRASTS)
+    assert len(found) > 20
+    assert {name: ratio for name, ratio in found.items() if ratio < 4.5} == {}
+    ratios = browser.evaluate(
+        "Object.values(data.colours).flatMap((c) => ['a', 'b', 'c', 'd', 'e'].map((n) => {"
+        " const s = shade(c, n), [low, high] = [luminance(s), luminance(textOn(s))]"
+        ".sort((a, b) => a - b); return (high + 0.05) / (low + 0.05); }))"
+    )
+    assert min(ratios) >= 4.5
+
+
+def test_sections_are_linked(browser: Browser, made: tuple[Path, dict]) -> None:
+    browser.open(made[0])
+    links = browser.evaluate(
+        "[...document.querySelectorAll('.contents a')].map(a => [a.textContent,"
+        " document.querySelector(a.getAttribute('href')).querySelector('h2').textContent])"
+    )
+    assert len(links) >= 5
+    assert all(text == heading for text, heading in links)
+
+
+def test_stages_are_links_inside_the_repository(tmp_path: Path) -> None:
+    """And words elsewhere."""
+    inside, outside = stages(ROOT / "results" / "page.html"), stages(tmp_path / "page.html")
+    assert inside["03_xla"]["link"] == "../03_xla"
+    assert outside["03_xla"] == {"words": "gradients compiled by XLA", "link": ""}
+
+
 def test_it_prints(browser: Browser, made: tuple[Path, dict], tmp_path: Path) -> None:
     browser.open(made[0], scheme="dark")
     browser.pdf(tmp_path / "page.pdf")
@@ -249,14 +306,14 @@ def test_steps_and_finding(browser: Browser, made: tuple[Path, dict]) -> None:
     assert found.endswith(" found") and int(found.split()[0].replace(",", "")) >= 10
 
 
-def test_fifty_thousand_events(browser: Browser, tmp_path: Path) -> None:
+def test_two_hundred_thousand_events(browser: Browser, tmp_path: Path) -> None:
     """Drawing stays under a tenth of a second, all in view or zoomed in."""
     page = tmp_path / "page.html"
     profile = made_up({"other": 1.0})
     profile.verdict = verdict.judge(profile)
     page.write_text(page_of([profile], [busy_timeline()], None))
     browser.open(page)
-    assert "50,000 events" in texts(browser, ".timeline p")[0]
+    assert "200,000 events" in texts(browser, ".timeline p")[0]
     point = focus(browser)
     times = []
     for delta in (-240, -240, -240, 240, 240, -240):
@@ -269,20 +326,23 @@ def test_fifty_thousand_events(browser: Browser, tmp_path: Path) -> None:
 
 
 def busy_timeline() -> dict:
-    """50,000 events of all lengths on 20 threads, three deep."""
-    from tensorboard_plugin_profile.protobuf import trace_events_pb2
+    """200,000 events of all lengths on 20 threads, three deep."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    proto = trace_events_pb2.Trace()
-    proto.devices[1].name = "/host:CPU"
-    for thread in range(20):
-        proto.devices[1].resources[thread].name = f"thread {thread}"
-    for i in range(50_000):
-        thread, turn = i % 20, i // 20
-        depth, place = turn % 3, turn // 3
-        event = proto.trace_events.add(device_id=1, resource_id=thread, name=f"op {i % 997}")
-        event.timestamp_ps = place * 1_000_000_000 + depth * 1_000_000
-        event.duration_ps = 900_000_000 - depth * 300_000_000 - (i % 7) * 1_000_000
-    return trace.timeline([trace.Trace("host", proto)])
+    space = xplane_pb2.XSpace(hostnames=["busy"])
+    plane = space.planes.add(name="/host:CPU")
+    for i in range(997):
+        plane.event_metadata[i].name = f"op {i}"
+    lines = [plane.lines.add(name=f"thread {i}") for i in range(20)]
+    for i in range(200_000):
+        depth, place = i // 20 % 3, i // 60
+        lines[i % 20].events.add(
+            metadata_id=i % 997,
+            offset_ps=place * 1_000_000_000 + depth * 1_000_000,
+            duration_ps=900_000_000 - depth * 300_000_000 - (i % 7) * 1_000_000,
+        )
+    made = xspace.read(space.SerializeToString())
+    return trace.timeline([recording.Host("busy", Path("busy.xplane.pb"), made)])
 
 
 # --- other profiles ---
@@ -298,6 +358,8 @@ def test_the_gpu_profile_opens(browser: Browser, tmp_path: Path) -> None:
     assert "30.5 %" in " ".join(texts(browser, ".figures dd"))
     assert view(browser)["drawn"] > 100
     healthy(browser, page)
+    browser.open(page, width=420)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 420
 
 
 def test_two_profiles(browser: Browser, made: tuple[Path, dict], tmp_path: Path) -> None:
@@ -332,13 +394,13 @@ def hostile_file(real: Path, file: Path) -> Path:
 
 def test_hostile_names_are_text(browser: Browser, made: tuple[Path, dict], tmp_path: Path) -> None:
     real = only_file(Path(made[1]["path"]))
-    found, traces = report.load(hostile_file(real, tmp_path / "hostile.xplane.pb"))
+    found, hosts = report.load(hostile_file(real, tmp_path / "hostile.xplane.pb"))
     for name, op in zip(HOSTILE, found.operations):  # TensorFlow's table refuses such names
         op.name = op.type = name
     kernel = Kernel(HOSTILE[1], HOSTILE[1], HOSTILE[0], 1, 1, 1, 1, 1, 1, True, False, 0, 0, [], [])
     found.kernels = [kernel]
     found.run = found.verdict["sentence"] = HOSTILE[1]
-    packed = trace.timeline(traces)
+    packed = trace.timeline(hosts)
     assert set(HOSTILE) <= set(packed["strings"])
     page = tmp_path / "page.html"
     page.write_text(page_of([found], [packed], None), encoding="utf-8")

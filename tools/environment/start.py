@@ -80,12 +80,21 @@ def start_doctor(argv: list[str]) -> NoReturn:
     hand_over(sys.executable, argv)
 
 
+def can_report() -> bool:
+    """A profile can be read with any Python that has the plugin: nothing is built for it."""
+    names = ("tensorflow", "tensorboard_plugin_profile", "numpy", "rich")
+    wanted = os.environ.get("WORKSHOP_PYTHON_ENV") != "venv" and not runs(python_of(venv_folder()))
+    return wanted and all(map(has_module, names))
+
+
 def start(argv: list[str]) -> int:
     command, (_, options) = argv[0], commands.parse(argv)  # ends here for --help and a mistake
     if command == "data":
         hand_over(sys.executable, argv)  # it needs no environment
     if command == "doctor":
         start_doctor(argv)
+    if command == "report" and can_report():
+        hand_over(sys.executable, argv)
     with_horovod = options.get("horovod") or command == "scale"
     with_horovod |= command == "run" and options["ranks"] > 1
     with_horovod |= command == "test" and os.environ.get("WORKSHOP_HOROVOD") != "0"

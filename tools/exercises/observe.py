@@ -334,11 +334,10 @@ def markers(logdir: Path) -> dict:
             "unreadable": "nothing was written to --logdir. Is the profiler started and stopped?"
         }
     try:
-        found, traces = report.load(logdir)
+        found, hosts = report.load(logdir)
     except Exception as error:
         return {"unreadable": str(error).replace(str(logdir), "--logdir")}
-    events = [event for part in traces for event in part.proto.trace_events]
-    marked = [int(e.args["step_num"]) for e in events if "step_num" in e.args]
+    marked = [marker.number for host in hosts for marker in host.markers()]
     return {"steps": sorted(marked), "times": found.steps.count}
 
 

@@ -3,95 +3,178 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from rich.console import Console
 from rich.text import Text
 
 from tools import terminal
 from tools.files import check_writable, save
 from tools.problem import Problem
-from tools.report import profile, tables, text, trace, verdict
+from tools.report import events, gaps, layers, profile, recording, tables, text, trace, verdict
 from tools.report.compare import compare
-from tools.report.profile import Converter, Profile
+from tools.report.convert import Converter
+from tools.report.figures import percent
+from tools.report.profile import Profile
+from tools.report.recording import Host
+from tools.report.text_compare import show_both
 
 Files = dict[str, Path]  # by kind: html, json, trace
+STDOUT = Path("-")
 
 
-def load(path: Path) -> tuple[Profile, list[trace.Trace]]:
+def load(path: Path, ranks: bool = False) -> tuple[Profile, list[Host]]:
     """Everything there is to know of the run that path means."""
-    run = profile.find(path)
-    converter = Converter(run)
-    found = tables.read(run, converter)
-    traces = trace.read(converter)
-    found.eager_calls = trace.eager_calls(traces)
-    found.verdict = verdict.judge(found, trace.markers(traces))
+    run = profile.find(path, ranks)
+    hosts, notes = recording.read(run)
+    found = tables.read(run, hosts, Converter(hosts))
     if run.others:
-        found.notes.append(f"This is the newest of the {run.others + 1} runs below {path}.")
-    found.notes += blind_spots(found)
-    return found, traces
+        notes.append(f"This is the newest of the {run.others + 1} runs below {path}.")
+    found.notes = notes + found.notes
+    found.framework = framework(hosts)
+    found.eager_calls = sum(host.eager_calls() for host in hosts)
+    found.retraced = [item for host in hosts for item in host.retraced()]
+    found.devices = [d for h in hosts for d in gaps.devices(h.name, h.space, h.marked())]
+    events.add_operations(found, hosts)
+    add_layers(found)
+    add_coverage(found, hosts)
+    found.notes += silent_devices(found) + blind_spots(found)
+    found.verdict = verdict.judge(found, sum(len(host.markers()) for host in hosts))
+    return found, hosts
+
+
+def framework(hosts: list[Host]) -> str:
+    """Whose words the advice should use."""
+    jax = any(host.has("PjitFunction", "jit_", "$jax") for host in hosts)
+    return (
+        "JAX" if jax and not any(host.has("EagerLocalExecute") for host in hosts) else "TensorFlow"
+    )
+
+
+def add_layers(found: Profile) -> None:
+    """By the device's operations, else by its kernels', else by the host's."""
+    side = "device" if any(op.where == "device" for op in found.operations) else "host"
+    chosen = [op for op in found.operations if op.where == side and op.mode != "tf.data"]
+    spent = [(op.name, op.self_ms) for op in chosen]
+    if side == "host" and any(kernel.operation for kernel in found.kernels):
+        spent = [(kernel.operation, kernel.total_ms) for kernel in found.kernels]
+    found.layers = layers.layers(spent)
+    found.kinds = layers.kinds((k.name, k.operation, k.total_ms) for k in found.kernels)
+
+
+def add_coverage(found: Profile, hosts: list[Host]) -> None:
+    """How much of the recording lies in steps; little is worth a word."""
+    steps, recorded = found.steps, [host.recorded_ms() or 0.0 for host in hosts]
+    if not steps.count or not max(recorded):
+        return
+    steps.coverage = min(1.0, sum(step.total_ms for step in steps.per_step) / max(recorded))
+    if steps.count == 1:
+        found.notes.append("Only one step was recorded: it may not be a typical one.")
+    if steps.coverage < 0.5:
+        found.notes.append(
+            f"The steps cover {percent(steps.coverage, 1)} of the {max(recorded):,.0f} ms recorded."
+        )
+
+
+def silent_devices(found: Profile) -> list[str]:
+    """Devices without kernels, in one line."""
+    names = [device.name.replace("/device:", "") for device in found.devices]
+    nothing = [n for n, d in zip(names, found.devices) if not d.kernels and not d.copies]
+    copied = [n for n, d in zip(names, found.devices) if not d.kernels and d.copies]
+    parts = [f"{', '.join(nothing)} recorded nothing"] if nothing else []
+    parts += [f"{', '.join(copied)} only copies"] if copied else []
+    return [f"Of {len(names)} devices {'; '.join(parts)}."] if parts else []
 
 
 def blind_spots(found: Profile) -> list[str]:
     """What TensorFlow's operation table leaves out, where that can be seen."""
     if any(op.where == "device" for op in found.operations):
         return []
-    if found.eager_calls and all(op.mode == "tf.data" for op in found.operations):
-        return [
-            f"Python started {found.eager_calls:,} operations one by one (eager). On a CPU "
-            "TensorFlow lists them in no table: see the timeline."
-        ]
+    if found.eager_calls and all(op.mode in ("tf.data", "eager") for op in found.operations):
+        return [f"Python started {found.eager_calls:,} operations one by one (eager)."]
     listed = sum(op.self_ms for op in found.operations if op.mode != "tf.data")
     total = sum(step.total_ms for step in found.steps.per_step)
     if total and found.device_count == 0 and 0 < listed < total / 2:
         return [
-            f"The operations listed add up to {verdict.percent(listed / total)} of the steps. "
+            f"The operations listed add up to {percent(listed / total)} of the steps. "
             "On a CPU, what XLA compiled is in no table."
         ]
     return []
 
 
-def run(logdir: Path, other: Path | None, **files: Path | None) -> int:
+# --- the command ---
+
+
+def run(logdir: Path, other: Path | None, ranks: bool = False, **files: Path | None) -> int:
     wanted = {kind: file for kind, file in files.items() if file}
-    return make([logdir] + ([other] if other else []), wanted)
+    paths = [logdir] + ([other] if other else [])
+    if re.search(r"\.json(\.gz)?$", logdir.name):
+        from tools.report import horovod_timeline
+
+        return horovod_timeline.run(paths, wanted)
+    return make(paths, wanted, ranks)
 
 
-def make(paths: list[Path], files: Files) -> int:
+def check_outputs(paths: list[Path], files: Files) -> None:
+    """Before the work: no output may be another one, or a profile that is to be read."""
+    written = [file.resolve() for file in files.values() if file != STDOUT]
+    for file in written:
+        if written.count(file) > 1:
+            raise Problem(f"{file.name} is named for two outputs: name two files")
+        if any(path.exists() and path.is_file() and file == path.resolve() for path in paths):
+            raise Problem(f"{file.name} is the profile itself: name another file to write")
+        if file.name.endswith(profile.ENDING):
+            raise Problem(f"{file.name} is named like a profile: name another file to write")
+        check_writable(file)
+    for kind, file in files.items():
+        if file == STDOUT and kind != "json":
+            raise Problem(f"only --json can go to the standard output: name a file for --{kind}")
+    if "trace" in files and len(paths) > 1:
+        raise Problem("--trace is for one profile: name one folder")
+
+
+def make(paths: list[Path], files: Files, ranks: bool = False) -> int:
     """One profile, or two to compare."""
     try:
-        for file in files.values():
-            check_writable(file)
-        loaded = [load(path) for path in paths]
-        if "trace" in files and len(paths) > 1:
-            raise Problem("--trace is for one profile: name one folder")
+        check_outputs(paths, files)
+        loaded = [load(path, ranks) for path in paths]
     except Problem as problem:
         print(f"workshop: {problem}", file=sys.stderr)
         return 1
     profiles = [found for found, _ in loaded]
     comparison = compare(*profiles) if len(profiles) == 2 else None
-    data = (
-        {"a": asdict(profiles[0]), "b": asdict(profiles[1]), "comparison": asdict(comparison)}
-        if comparison
-        else asdict(profiles[0])
-    )
-    if "json" in files:
-        figures = json.dumps(data, indent=1) + "\n"
-        save(files["json"], lambda part: part.write_text(figures, encoding="utf-8"))
+    if comparison:
+        a, b = map(asdict, profiles)
+        data = {"a": a, "b": b, "comparison": asdict(comparison)}
+    else:
+        data = asdict(profiles[0])
     if "html" in files:
         from tools.report import page
 
-        timelines = [trace.timeline(traces) for _, traces in loaded]
-        made = page.page(profiles, timelines, comparison)
+        timelines = [trace.timeline(hosts) for _, hosts in loaded]
+        made = page.page(profiles, timelines, comparison, files["html"])
         save(files["html"], lambda part: part.write_text(made, encoding="utf-8"))
     if "trace" in files:
         save(files["trace"], lambda part: trace.write_chrome(loaded[0][1], part, files["trace"]))
+    if "json" in files:
+        figures = json.dumps(data, indent=1) + "\n"
+        if files["json"] == STDOUT:
+            sys.stdout.write(figures)
+            return 0
+        save(files["json"], lambda part: part.write_text(figures, encoding="utf-8"))
     console = terminal.console()
     console.width = min(console.width, 100)
     if comparison:
-        text.show_both(*profiles, comparison, console)
+        show_both(*profiles, comparison, console)
     else:
         text.show(profiles[0], console)
+    wrote(files, console)
+    return 0
+
+
+def wrote(files: Files, console: Console) -> None:
     for file in files.values():
         console.print(Text(f"wrote {file}"))
-    return 0

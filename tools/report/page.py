@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tools.report.compare import Comparison
+from tools.report.figures import COLOURS, GAP_COLOURS
+from tools.report.gaps import ACTIVITIES
 from tools.report.profile import LABELS, Profile
-from tools.report.text import COLOURS
+from tools.stages import ROOT, STAGES
 
-FOLDER = Path(__file__).parent / "page"
-SCRIPTS = ("charts.js", "tables.js", "timeline_paint.js", "timeline.js", "page.js")
+FOLDER = Path(__file__).parent / "assets"
+SCRIPTS = (
+    "charts.js",
+    "tables.js",
+    "devices.js",
+    "timeline_colours.js",
+    "timeline_paint.js",
+    "timeline.js",
+    "page.js",
+)
 MOST_ROWS = 100  # of a table; --json has them all
 
 
@@ -29,11 +40,30 @@ def for_page(profile: Profile, timeline: dict) -> dict:
     made["timeline"] = timeline
     by_side = [[op for op in made["operations"] if op["where"] == s] for s in ("device", "host")]
     made["operations"] = [op for side in by_side for op in side[:MOST_ROWS]]
-    made["kernels"] = made["kernels"][:MOST_ROWS]
+    for key in ("kernels", "layers", "host_steps"):
+        made[key] = made[key][:MOST_ROWS]
     return made
 
 
-def page(profiles: list[Profile], timelines: list[dict], comparison: Comparison | None) -> str:
+def stages(beside: Path | None) -> dict[str, dict[str, str]]:
+    """The stages in words; with a link where the page lies inside the repository."""
+    inside = beside is not None and ROOT in beside.resolve().parents
+    return {
+        stage.folder: {
+            "words": stage.change,
+            "link": os.path.relpath(ROOT / stage.folder, beside.resolve().parent) if inside else "",
+        }
+        for stage in STAGES
+    }
+
+
+def page(
+    profiles: list[Profile],
+    timelines: list[dict],
+    comparison: Comparison | None,
+    beside: Path | None = None,
+) -> str:
+    """The whole page; beside is where it will lie."""
     compared = asdict(comparison) if comparison else None
     if compared:
         for key in ("operations", "kernels"):
@@ -41,8 +71,10 @@ def page(profiles: list[Profile], timelines: list[dict], comparison: Comparison 
     data = {
         "profiles": [for_page(*pair) for pair in zip(profiles, timelines)],
         "comparison": compared,
-        "labels": LABELS,
-        "colours": COLOURS,
+        "labels": {**LABELS, **{f"gap_{key}": title for key, title in ACTIVITIES.items()}},
+        "colours": {**COLOURS, **{f"gap_{key}": code for key, code in GAP_COLOURS.items()}},
+        "parts": list(LABELS),
+        "stages": stages(beside),
     }
     parts = {
         "title": html.escape(", ".join(profile.run for profile in profiles)),

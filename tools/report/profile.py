@@ -1,20 +1,17 @@
-"""A profile as plain data, made by the converters behind TensorBoard's Profile page.
-
-Everything stays in memory: the converters, given a path, would write files beside the profile.
-"""
+"""A profile as plain data: what the report shows; and which files a reader means."""
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import sys
+import statistics
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tools.problem import Problem
+from tools.report.gaps import Device
+from tools.report.layers import Layer
 
 ENDING = ".xplane.pb"
 TIME = re.compile(r"\d{4}(_\d\d){5}$")
@@ -32,6 +29,7 @@ SPLIT = (
     ("other", "All others", ("unknown_time_ms",)),
 )
 LABELS = {key: label for key, label, _ in SPLIT}
+OUTLIER = 1.5  # times the median: worth a name
 
 
 @dataclass
@@ -45,16 +43,40 @@ class Step:
 class Steps:
     count: int = 0
     average_ms: float | None = None
+    median_ms: float | None = None
+    p95_ms: float | None = None
     min_ms: float | None = None
     max_ms: float | None = None
     sd_ms: float | None = None
     split: dict[str, float] = field(default_factory=dict)  # ms of the average step
     per_step: list[Step] = field(default_factory=list)
+    outliers: list[str] = field(default_factory=list)  # steps that took far longer than most
+    coverage: float | None = None  # the share of the recording that lies in steps
 
     def share(self, *keys: str) -> float:
         """Which part of the average step these are, from 0 to 1."""
         total = self.average_ms or 0
         return sum(self.split.get(key, 0) for key in keys) / total if total else 0.0
+
+    @staticmethod
+    def of(per_step: list[Step]) -> Steps:
+        """Every figure from the same steps, so that the parts add up to the whole."""
+        if not per_step:
+            return Steps()
+        times = sorted(step.total_ms for step in per_step)
+        count, median = len(times), statistics.median(times)
+        return Steps(
+            count=count,
+            average_ms=statistics.fmean(times),
+            median_ms=median,
+            p95_ms=times[-(-95 * count // 100) - 1],
+            min_ms=times[0],
+            max_ms=times[-1],
+            sd_ms=statistics.stdev(times) if count > 1 else None,
+            split={k: sum(s.split.get(k, 0) for s in per_step) / count for k in LABELS},
+            per_step=per_step,
+            outliers=[s.name for s in per_step if count > 2 and s.total_ms > OUTLIER * median],
+        )
 
 
 @dataclass
@@ -66,7 +88,7 @@ class Operation:
     count: int
     self_ms: float
     share: float  # of all operations on that side
-    tensor_core: float  # the share of its time on tensor cores
+    tensor_core: float | None  # the share of its time on tensor cores
 
 
 @dataclass
@@ -80,8 +102,8 @@ class Kernel:
     min_us: float
     max_us: float
     share: float  # of all kernels
-    tensor_core_eligible: bool
-    tensor_core_used: bool
+    tensor_core_eligible: bool | None  # None: the converter cannot know
+    tensor_core_used: bool | None
     occupancy_percent: float
     registers: int
     block: list[int]
@@ -96,6 +118,40 @@ class Memory:
     lifetime_peak_bytes: int
     capacity_bytes: int
     curve: list[list[float]]  # [ms since the profile began, bytes in use]
+    at_peak: list[Allocation] = field(default_factory=list)
+    headroom: float | None = None  # how many times the peak fits
+
+
+@dataclass
+class Allocation:
+    """What the operations of one name and shape held at the peak."""
+
+    operation: str
+    shape: str
+    count: int
+    total_bytes: int
+
+
+@dataclass
+class HostSteps:
+    """One host of several: is it the one that the others wait for?"""
+
+    host: str
+    steps: int
+    median_ms: float | None
+    input_share: float
+    own_ms: float | None  # of a step, without the exchange in which it waits for others
+    lag: float | None = None  # against the median host: 0.5 is half as long again
+
+
+@dataclass
+class Retraced:
+    """A tf.function that was traced while it was recorded, or more than once before."""
+
+    name: str
+    calls: int
+    traced: int  # while recording
+    tracings: int  # in all, as TensorFlow counts them
 
 
 @dataclass
@@ -109,7 +165,13 @@ class Profile:
     device_type: str
     device_count: int
     steps: Steps
+    framework: str = "TensorFlow"
     verdict: dict[str, str] = field(default_factory=dict)
+    devices: list[Device] = field(default_factory=list)
+    host_steps: list[HostSteps] = field(default_factory=list)
+    layers: list[Layer] = field(default_factory=list)
+    kinds: dict[str, float] = field(default_factory=dict)  # ms of kernels by kind
+    retraced: list[Retraced] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
     precision: dict[str, float | None] = field(default_factory=dict)
@@ -146,80 +208,24 @@ def recorded(folder: Path) -> str:
     return time.strftime("%Y_%m_%d_%H_%M_%S", time.localtime(folder.stat().st_mtime))
 
 
-def find(path: Path) -> Run:
-    """The run that a reader means: a file, a run's folder, or the newest run below a folder."""
+def find(path: Path, ranks: bool = False) -> Run:
+    """The run that a reader means: a file, a run's folder, or the newest run below a folder.
+
+    With ranks all files below are one run, as when each rank recorded into a folder of its own.
+    """
     if path.is_file():
         if not path.name.endswith(ENDING):
             raise Problem(f"{path} is not a profile: those end in {ENDING}")
         return Run(path.absolute().parent, [path])
+    if path.exists() and not path.is_dir():
+        raise Problem(f"{path} is no file: name a profile, or the --logdir of a profiled run")
     if not path.is_dir():
         raise Problem(f"no such folder: {path}. Name the --logdir of a profiled run")
-    files = sorted(path.rglob(f"*{ENDING}"))
+    files = sorted(file for file in path.rglob(f"*{ENDING}") if file.is_file())
     if not files:
         raise Problem(f"no profile (*{ENDING}) in {path}. To make one: {MAKE_ONE}")
+    if ranks:
+        return Run(path.absolute(), files)
     folders = sorted({file.absolute().parent for file in files}, key=recorded)
     newest = [file for file in files if file.absolute().parent == folders[-1]]
     return Run(folders[-1], newest, len(folders) - 1)
-
-
-# --- TensorFlow's converters ---
-
-
-def load_tensorflow() -> None:
-    """Ctrl+C ends at once: caught inside TensorFlow's import it would come out as anything."""
-    if "tensorflow" in sys.modules:
-        return
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-
-    def end(*_: object) -> None:
-        os.write(2, b"\nworkshop: interrupted\n")
-        os._exit(130)
-
-    before = {n: signal.signal(n, end) for n in (signal.SIGINT, signal.SIGTERM)}
-    import tensorflow  # noqa: F401
-
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-class Converter:
-    """The profile's bytes, and TensorFlow's tools over them."""
-
-    def __init__(self, run: Run) -> None:
-        load_tensorflow()
-        from google.protobuf.message import DecodeError
-        from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-        self.hosts: list[str] = []
-        self.names: list[str] = []
-        self.spaces: list[bytes] = []
-        for file in run.files:
-            data = file.read_bytes()
-            try:
-                space = xplane_pb2.XSpace.FromString(data)
-            except DecodeError:
-                raise Problem(f"{file} is not a profile, or not a whole one") from None
-            if not space.planes:
-                raise Problem(f"{file} is empty: the profiler wrote nothing, was stop() called?")
-            host = space.hostnames[0] if space.hostnames else file.name[: -len(ENDING)]
-            safe = re.sub(r"[^\w.:-]", "_", host)
-            if safe != host:  # the converter takes it for a path
-                space.hostnames[:] = [safe]
-                data = space.SerializeToString()
-            self.hosts.append(host)
-            # The converter wants file names that tell the host; a renamed file would not.
-            self.names.append(safe.replace(":", "_") + ENDING)
-            self.spaces.append(data)
-
-    def convert(self, tool: str, host: int | None = None) -> bytes | None:
-        """A tool's data for all hosts or one; None where TensorFlow cannot compute it."""
-        from tensorflow.python.profiler.internal import _pywrap_profiler
-
-        chosen = slice(None) if host is None else slice(host, host + 1)
-        try:
-            data, fine = _pywrap_profiler.xspace_to_tools_data_from_byte_string(
-                self.spaces[chosen], self.names[chosen], tool, {}
-            )
-        except Exception:  # whatever C++ threw: this tool is not there
-            return None
-        return data if fine else None

@@ -45,7 +45,8 @@ def fingerprint() -> str:
     made = hashlib.sha256(repr((WIDTH, REPORT, TIMELINE, ONE_STEP)).encode())
     for path in sorted((HERE / "assets").iterdir()):
         made.update(path.read_bytes())
-    code = [HERE / f"{name}.py" for name in ("page", "profile", "trace", "verdict")]
+    names = ("advice", "figures", "gaps", "layers", "page", "profile", "trace", "verdict")
+    code = [HERE / f"{name}.py" for name in names]
     for path in (*code, FOLDER / "input_pipeline.py"):
         tree = ast.parse(path.read_text())
         for node in ast.walk(tree):

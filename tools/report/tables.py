@@ -2,110 +2,133 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from typing import Any
 
 from tools.problem import Problem
-from tools.report.profile import (
-    LABELS,
-    SPLIT,
-    Converter,
-    Kernel,
-    Memory,
-    Operation,
-    Profile,
-    Run,
-    Step,
-    Steps,
-)
+from tools.report.convert import Converter
+from tools.report.hosts import add_hosts
+from tools.report.layers import short_name
+from tools.report.memory import add_memory
+from tools.report.profile import SPLIT, Kernel, Operation, Profile, Run, Step, Steps
+from tools.report.recording import Host
+
+AMD = re.compile(r"^Cijk_|\.kd$|__amd_|rocm|miopen", re.I)
 
 
-def read(run: Run, converter: Converter) -> Profile:
-    """All of it but the verdict and the timeline."""
+def read(run: Run, hosts: list[Host], converter: Converter) -> Profile:
+    """What TensorFlow's converters tell."""
     profile = Profile(
         run=run.name,
         path=str(run.folder.resolve()),
-        files=[file.name for file in run.files],
-        hosts=converter.hosts,
+        files=[host.file.name for host in hosts],
+        hosts=[host.name for host in hosts],
         device_type="unknown",
         device_count=0,
         steps=Steps(),
     )
-    parts: dict[str, Callable[[Profile, bytes], None]] = {
-        "overview_page": add_overview,
-        "input_pipeline_analyzer": add_steps,
-        "framework_op_stats": add_operations,
-        "kernel_stats": add_kernels,
-        "tf_data_bottleneck_analysis": add_tf_data,
-    }
-    tables = {tool: converter.convert(tool) for tool in parts}
-    if not any(tables.values()):
+    each = range(len(hosts))
+    overviews = [converter.convert("overview_page", i) for i in each]
+    if not any(overviews):
+        converter.clean_stats()
+        overviews = [converter.convert("overview_page", i) for i in each]
+    operations = converter.convert("framework_op_stats")
+    if not any(overviews) and not operations:
         raise Problem(f"TensorFlow's converters can read nothing of {run.files[0]}")
-    for tool, add in parts.items():
-        data = tables[tool]
-        if data is None:
+    # The other tools only where there is something for them to find: each reads the whole profile.
+    kernels = converter.convert("kernel_stats") if any(h.devices for h in hosts) else b""
+    data = any(host.has("Iterator::") for host in hosts)
+    pipelines = converter.convert("tf_data_bottleneck_analysis") if data else b""
+    parts: list[tuple[str, Callable[[Profile, bytes], None], bytes | None]] = [
+        ("framework_op_stats", add_operations, operations),
+        ("kernel_stats", add_kernels, kernels),
+        ("tf_data_bottleneck_analysis", add_tf_data, pipelines),
+    ]
+    add_overviews(profile, [data for data in overviews if data])
+    add_hosts(profile, [(host.name, steps_of(d)) for host, d in zip(hosts, overviews) if d])
+    for tool, add, table in parts:
+        if table is None:
             profile.missing.append(f"TensorFlow's converter could not compute {tool}.")
         else:
-            add(profile, data)
-    add_memory(profile, [converter.convert("memory_profile", i) for i in range(len(run.files))])
+            add(profile, table)
+    allocated = [i for i in each if hosts[i].has("MemoryAllocation", "MemoryDeallocation")]
+    add_memory(profile, {hosts[i].name: converter.convert("memory_profile", i) for i in allocated})
+    hide_what_is_not_known(profile, hosts)
     return profile
+
+
+def hide_what_is_not_known(profile: Profile, hosts: list[Host]) -> None:
+    """TensorFlow's converter says no where it cannot tell: on AMD, and of what XLA compiled."""
+    planes = [plane for host in hosts for plane in host.space.planes if plane.name in host.devices]
+    vendors = {str(plane.told.get("device_vendor", "")).upper() for plane in planes}
+    if "AMD" in vendors or any(AMD.search(kernel.name) for kernel in profile.kernels):
+        for kernel in profile.kernels:
+            kernel.tensor_core_eligible = kernel.tensor_core_used = None
+        for operation in profile.operations:
+            operation.tensor_core = None
+        profile.missing.append("Whether AMD's matrix cores were used: the converter cannot tell.")
+    shapes = any(plane.stat_ids("shape") for plane in planes)
+    if profile.kernels and not shapes:
+        profile.precision = {"bits16_percent": None, "bits32_percent": None}
+        profile.missing.append("No shapes recorded on the device: no share of 16 and 32 bit.")
 
 
 def plain(text: str) -> str:
     """TensorFlow's advice holds HTML links: the text, with the address after it."""
     text = re.sub(r'<a [^>]*href="([^"]*)"[^>]*>(.*?)</a>', r"\2 (\1)", text)
-    return re.sub(r"<[^>]+>", "", text)
+    text = re.sub(r"<(br|li|p|/p|/li)\b[^>]*>", "\n", text)
+    text = re.sub(r"<[^>]+>", "", text)
+    text = re.sub(r"(?<=[a-z)])\.(?=\d+\. )", ".\n", text)  # a list whose line breaks were lost
+    return " ".join(text.split())
 
 
 # --- one part after the other ---
 
 
-def add_overview(profile: Profile, data: bytes) -> None:
+def add_overviews(profile: Profile, tables: list[bytes]) -> None:
+    """Devices of all hosts; precision and advice as the first host that has them tells."""
     from tensorboard_plugin_profile.protobuf import overview_page_pb2
 
-    page = overview_page_pb2.OverviewPage.FromString(data)
-    profile.device_type = page.run_environment.device_type or "unknown"
-    profile.device_count = page.run_environment.device_core_count
-    bits = page.analysis.device_compute_16bit_percent, page.analysis.device_compute_32bit_percent
-    known = sum(bits) > 0
-    profile.precision = {
-        "bits16_percent": bits[0] if known else None,
-        "bits32_percent": bits[1] if known else None,
-    }
-    if not known:
+    pages = [overview_page_pb2.OverviewPage.FromString(data) for data in tables]
+    for page in pages:
+        profile.device_count += page.run_environment.device_core_count
+    types = [page.run_environment.device_type for page in pages]
+    profile.device_type = next((kind for kind in types if kind not in ("", "CPU")), "CPU")
+    found = [
+        (p.analysis.device_compute_16bit_percent, p.analysis.device_compute_32bit_percent)
+        for p in pages
+    ]
+    bits = next((pair for pair in found if sum(pair) > 0), (None, None))
+    profile.precision = dict(zip(("bits16_percent", "bits32_percent"), bits))
+    if bits[0] is None:
         profile.missing.append("No device arithmetic recorded: no share of 16 and 32 bit.")
+    if pages:
+        add_input(profile, pages[0].input_analysis)
 
 
-def add_steps(profile: Profile, data: bytes) -> None:
-    from tensorboard_plugin_profile.protobuf import input_pipeline_pb2
+def steps_of(data: bytes) -> list[Step]:
+    """The steps of one host, each with its split."""
+    from tensorboard_plugin_profile.protobuf import input_pipeline_pb2, overview_page_pb2
 
-    result = input_pipeline_pb2.InputPipelineAnalysisResult.FromString(data)
     per_step = []
-    for packed in result.step_details:
+    for packed in overview_page_pb2.OverviewPage.FromString(data).input_analysis.step_details:
         step = input_pipeline_pb2.PerGenericStepDetails()
         packed.Unpack(step)
         split = {key: sum(getattr(step, name) for name in names) for key, _, names in SPLIT}
         per_step.append(Step(step.step_name or str(step.step_number), step.step_time_ms, split))
-    if per_step:
-        summary, count = result.step_time_summary, len(per_step)
-        average = {key: sum(step.split[key] for step in per_step) / count for key in LABELS}
-        profile.steps = Steps(
-            count=count,
-            average_ms=summary.average,
-            min_ms=summary.minimum,
-            max_ms=summary.maximum,
-            sd_ms=summary.standard_deviation if count > 1 else None,  # of one step: not a number
-            split=average,
-            per_step=per_step,
-        )
+    return per_step
+
+
+def add_input(profile: Profile, result: Any) -> None:
+    from tensorboard_plugin_profile.protobuf import input_pipeline_pb2
+
     advice = input_pipeline_pb2.BottleneckAnalysis()
     result.recommendation.bottleneck_analysis.Unpack(advice)
     spent = result.input_time_breakdown
     profile.input_pipeline.update(
         statement=plain(advice.input_statement),
-        waiting_percent=advice.input_percent if per_step else None,
+        waiting_percent=advice.input_percent if result.step_details else None,
         host_ms={
             "file_read_on_demand": spent.demanded_file_read_us / 1e3,
             "file_read_in_advance": spent.advanced_file_read_us / 1e3,
@@ -144,8 +167,6 @@ def add_operations(profile: Profile, data: bytes) -> None:
         for record in table.tf_stats_record
     ]
     profile.operations.sort(key=lambda operation: -operation.self_ms)
-    if not profile.operations:
-        profile.missing.append("No operations recorded.")
 
 
 def mode(record: Any) -> str:
@@ -153,17 +174,6 @@ def mode(record: Any) -> str:
     if record.op_type == "Dataset":
         return "tf.data"
     return "eager" if record.is_eager else "graph"
-
-
-def short_name(kernel: str) -> str:
-    """A C++ kernel's name without namespaces, arguments and Eigen's wrapping."""
-    name = re.sub(r"\b(?:\w+::)+", "", kernel.replace("(anonymous namespace)::", ""))
-    name = re.sub(r"^void ", "", name).replace(" const", "").replace("> >", ">>")
-    name = re.sub(r"(?<=.)\([^()]*\)$", "", name)
-    name = re.sub(r"TensorMap<Tensor<(\w+), [^<>]*>, \d+, MakePointer>", r"\1", name)
-    wrapped = r"EigenMetaKernel<TensorEvaluator<TensorAssignOp<\w+, (.*)>, GpuDevice>, \w+>"
-    found = re.fullmatch(wrapped, name)
-    return f"Eigen {found[1]}" if found else name
 
 
 def add_kernels(profile: Profile, data: bytes) -> None:
@@ -214,34 +224,3 @@ def add_tf_data(profile: Profile, data: bytes) -> None:
     ]
     if not stats.bottleneck_analysis:
         profile.missing.append("No tf.data bottleneck analysis: no slow tf.data pipeline recorded.")
-
-
-def add_memory(profile: Profile, tables: list[bytes | None]) -> None:
-    allocators = []
-    for host, data in zip(profile.hosts, tables):
-        found = json.loads(data or b"{}").get("memoryProfilePerAllocator", {})
-        for name, entry in sorted(found.items()):
-            summary = entry.get("profileSummary", {})
-            snapshots = entry.get("sampledTimelineSnapshots") or entry.get("memoryProfileSnapshots")
-            allocators.append(
-                Memory(
-                    host=host,
-                    allocator=name,
-                    peak_bytes=int(summary.get("peakStats", {}).get("peakBytesInUse", 0)),
-                    lifetime_peak_bytes=int(summary.get("peakBytesUsageLifetime", 0)),
-                    capacity_bytes=int(summary.get("memoryCapacity", 0)),
-                    curve=sorted(map(memory_point, snapshots or [])),
-                )
-            )
-    profile.memory = {
-        "peak_bytes": max((item.peak_bytes for item in allocators), default=None),
-        "allocators": allocators,
-    }
-    if not allocators:
-        profile.missing.append("No memory profile.")
-
-
-def memory_point(snapshot: dict) -> list[float]:
-    used = snapshot.get("aggregationStats", {})
-    in_use = int(used.get("stackReservedBytes", 0)) + int(used.get("heapAllocatedBytes", 0))
-    return [int(snapshot.get("timeOffsetPs", 0)) / 1e9, in_use]

@@ -5,144 +5,111 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tools.report.profile import Converter
-from tools.report.tables import short_name
+import numpy as np
 
-MOST_EVENTS = 100_000  # in the page; the longest are kept
-HOST_STRIDE = 10_000  # between the process numbers of two hosts
-TOLD = ("long_name", "annotation", "kernel_name", "eager_op", "memcpy_details", "shape")
+from tools.report import derived
+from tools.report.gaps import DEVICE
+from tools.report.layers import short_name
+from tools.report.recording import Host
+from tools.report.xspace import Line, Plane
 
-
-@dataclass
-class Trace:
-    """One host's events, as TensorFlow's converter gives them."""
-
-    host: str
-    proto: Any
-
-    def process_name(self, device: int, several: bool) -> str:
-        name = self.proto.devices[device].name
-        return f"{self.host} {name}" if several else name
+MOST_EVENTS = 200_000  # in the page; the longest are kept
+CHUNK = 50_000  # events whose details are read at a time
+FIRST = ("Steps", "TensorFlow Name Scope", "TensorFlow Ops")
+TOLD = ("annotation", "tf_op", "kernel_details", "hlo_op", "memcpy_details", "shape")
 
 
-def read(converter: Converter) -> list[Trace]:
-    from tensorboard_plugin_profile.protobuf import trace_events_pb2
-
-    tables = [converter.convert("trace_viewer", i) for i in range(len(converter.hosts))]
-    return [
-        Trace(host, trace_events_pb2.Trace.FromString(data))
-        for host, data in zip(converter.hosts, tables)
-        if data is not None
-    ]
+def planes(host: Host) -> list[Plane]:
+    """Devices first, then the host's threads; what holds no events only if it is a device."""
+    chosen = [p for p in host.space.planes if DEVICE.match(p.name) or any(map(len, p.lines))]
+    return sorted(chosen, key=lambda plane: not DEVICE.match(plane.name))
 
 
-def markers(traces: list[Trace]) -> int:
-    """How many step markers were recorded, whatever TensorFlow could make of them."""
-    return sum("step_num" in event.args for trace in traces for event in trace.proto.trace_events)
+def lanes(plane: Plane) -> list[Line]:
+    """Threads and streams in the order to show them: the program's own thread first."""
+
+    def key(line: Line) -> tuple:
+        rank = FIRST.index(line.name) if line.name in FIRST else 3 - line.name.startswith("py")
+        return rank, [int(n) if n.isdigit() else n for n in re.split(r"(\d+)", line.name)]
+
+    return sorted((line for line in plane.lines if len(line)), key=key)
 
 
-def eager_calls(traces: list[Trace]) -> int:
-    """How many operations Python started one by one; a tf.function counts as one."""
-    start = "EagerLocalExecute"
-    return sum(e.name.startswith(start) for trace in traces for e in trace.proto.trace_events)
+def title(host: Host, plane: Plane, several: bool) -> str:
+    return f"{host.name} {plane.name}" if several else plane.name
 
 
 # --- the file for Perfetto and chrome://tracing ---
 
 
-def chrome_events(traces: list[Trace]) -> Iterator[dict]:
-    for i, trace in enumerate(traces):
-        for number, device in sorted(trace.proto.devices.items()):
-            pid = i * HOST_STRIDE + number
-            name = trace.process_name(number, len(traces) > 1)
-            yield named("process_name", pid, 0, name=name)
+def chrome_events(hosts: list[Host]) -> Iterator[str]:
+    """Every event that was recorded, with all that is told of it, as JSON."""
+    pid = 0
+    for host in hosts:
+        numbers = {marker.start_ps: marker.name for marker in host.markers()}
+        for plane in planes(host):
+            pid += 1
+            yield named("process_name", pid, 0, name=title(host, plane, len(hosts) > 1))
             yield named("process_sort_index", pid, 0, sort_index=pid)
-            for order, (tid, lane) in enumerate(lanes(device)):
-                yield named("thread_name", pid, tid, name=lane)
-                yield named("thread_sort_index", pid, tid, sort_index=order)
-        for event in trace.proto.trace_events:
-            made = {
-                "name": event.name,
-                "pid": i * HOST_STRIDE + event.device_id,
-                "tid": event.resource_id,
-                "ts": event.timestamp_ps / 1e6,
-            }
-            if event.duration_ps:
-                made.update(ph="X", dur=event.duration_ps / 1e6)
-            else:
-                made.update(ph="i", s="t")
-            if event.args:
-                made["args"] = dict(event.args)
-            yield made
+            names = {i: json.dumps(shown) for i, shown in plane.event_names.items()}
+            for tid, line in enumerate(lanes(plane), 1):
+                yield named("thread_name", pid, tid, name=line.name)
+                yield named("thread_sort_index", pid, tid, sort_index=tid)
+                yield from line_events(line, names, f'"pid":{pid},"tid":{tid}', numbers)
 
 
-def named(what: str, pid: int, tid: int, **args: object) -> dict:
-    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
+def line_events(
+    line: Line, names: dict[int, str], place: str, markers: dict[int, str]
+) -> Iterator[str]:
+    for first in range(0, len(line), CHUNK):
+        rows = np.arange(first, min(first + CHUNK, len(line)))
+        told: list[dict[str, object]] = [{} for _ in rows]
+        for i, name in enumerate(line.name_id[rows].tolist()):
+            if name in line.plane.full_names:
+                told[i]["long_name"] = line.plane.full_names[name]
+        for i, name, value in line.plane.by_event(line.stats(rows)):
+            told[i][name] = value
+        columns = (line.name_id, line.start_ps, line.duration_ps)
+        for args, name, start, length in zip(told, *(c[rows].tolist() for c in columns)):
+            shown = names.get(name, '""')
+            if "step_num" in args and start in markers:
+                shown = json.dumps(markers[start])
+            kind = f'"ph":"X","dur":{length / 1e6}' if length else '"ph":"i","s":"t"'
+            more = f',"args":{json.dumps(args)}' if args else ""
+            yield f'{{"name":{shown},{place},"ts":{start / 1e6},{kind}{more}}}'
 
 
-def write_chrome(traces: list[Trace], path: Path, name: Path) -> None:
+def named(what: str, pid: int, tid: int, **args: object) -> str:
+    return json.dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
+
+
+def write_chrome(hosts: list[Host], path: Path, name: Path) -> None:
     """Packed if its final name says so; path may be a temporary one."""
-    opener = gzip.open if name.suffix == ".gz" else open
-    with opener(path, "wt", encoding="utf-8") as file:
+    opener = gzip.open(path, "wt", 4, "utf-8") if name.suffix == ".gz" else path.open("w")
+    with opener as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-        for i, event in enumerate(chrome_events(traces)):
-            file.write((",\n" if i else "") + json.dumps(event))
+        for i, event in enumerate(chrome_events(hosts)):
+            file.write((",\n" if i else "") + event)
         file.write("\n]}\n")
 
 
 # --- the page's timeline ---
 
 
-def lanes(device: Any) -> list[tuple[int, str]]:
-    """Threads and streams in the order to show them: the program's own thread first."""
+@dataclass
+class Span:
+    """An event as the page has it, in nanoseconds since the first."""
 
-    def key(item: tuple[int, str]) -> tuple:
-        first = ("Steps", "TensorFlow Name Scope", "TensorFlow Ops")
-        rank = first.index(item[1]) if item[1] in first else len(first) - item[1].startswith("py")
-        return rank, [int(n) if n.isdigit() else n for n in re.split(r"(\d+)", item[1])]
-
-    named = {tid: resource.name or str(tid) for tid, resource in device.resources.items()}
-    return sorted(named.items(), key=key)
-
-
-def detail(event: Any) -> str:
-    """What the pointer shows beside the name: the operation in full, shapes, sizes."""
-    return "  ".join(event.args[key] for key in TOLD if key in event.args)
-
-
-def stack(events: list[Any]) -> list[list[Any]]:
-    """Rows of events that do not overlap: what runs inside an event goes below it."""
-    rows: list[list[Any]] = []
-    ends: list[int] = []
-    for event in sorted(events, key=lambda e: (e.timestamp_ps, -e.duration_ps)):
-        while ends and ends[-1] <= event.timestamp_ps:
-            ends.pop()
-        depth = len(ends)
-        ends.append(event.timestamp_ps + event.duration_ps)
-        # An event that only partly overlaps its parent must not end a row early.
-        while depth < len(rows) and overlaps(rows[depth][-1], event):
-            depth += 1
-        if depth == len(rows):
-            rows.append([])
-        rows[depth].append(event)
-    return rows
-
-
-def overlaps(earlier: Any, event: Any) -> bool:
-    return earlier.timestamp_ps + earlier.duration_ps > event.timestamp_ps
-
-
-@cache
-def shown(name: str) -> str:
-    """A kernel by the part of its C++ name that tells it from others; the rest as it is."""
-    return short_name(name) if name.startswith("void ") else name
+    start: int
+    length: int
+    name: int
+    detail: int
 
 
 class Strings:
@@ -155,65 +122,123 @@ class Strings:
         return self.index.setdefault(text, len(self.index))
 
 
-def timeline(traces: list[Trace], most: int = MOST_EVENTS) -> dict:
+def stack(spans: list[Span]) -> list[list[Span]]:
+    """Rows of events that do not overlap: what runs inside an event goes below it."""
+    rows: list[list[Span]] = []
+    ends: list[int] = []
+    for span in sorted(spans, key=lambda span: (span.start, -span.length)):
+        while ends and ends[-1] <= span.start:
+            ends.pop()
+        depth = len(ends)
+        ends.append(span.start + span.length)
+        # An event that only partly overlaps its parent must not end a row early.
+        while depth < len(rows) and rows[depth][-1].start + rows[depth][-1].length > span.start:
+            depth += 1
+        if depth == len(rows):
+            rows.append([])
+        rows[depth].append(span)
+    return rows
+
+
+@cache
+def shown(name: str) -> str:
+    """A kernel by the part of its C++ name that tells it from others; the rest as it is."""
+    return short_name(name) if name.startswith("void ") else name
+
+
+def line_spans(
+    line: Line, shortest: int, zero: int, strings: Strings, markers: dict[int, str]
+) -> list[Span]:
+    rows = np.flatnonzero((line.duration_ps > 0) & (line.duration_ps >= shortest))
+    if not len(rows):
+        return []
+    ids = line.name_id[rows].tolist()
+    details = [[line.plane.full_names[i]] if i in line.plane.full_names else [] for i in ids]
+    starts, lengths = line.start_ps[rows].tolist(), line.duration_ps[rows].tolist()
+    names = [shown(line.plane.event_names.get(i, "")) for i in ids]
+    for i, stat, value in line.plane.by_event(line.stats(rows)):
+        if stat in TOLD and value:
+            details[i].append(str(value))
+        elif stat == "step_num" and starts[i] in markers:
+            names[i] = markers[starts[i]]
+    return [
+        Span((start - zero) // 1000, max(1, length // 1000), strings(name), strings(told))
+        for start, length, name, told in zip(starts, lengths, names, map("  ".join, details))
+    ]
+
+
+def timeline(hosts: list[Host], most: int = MOST_EVENTS) -> dict[str, Any]:
     """Rows of [start, duration, name, detail], starts as differences, times in nanoseconds."""
-    spans = [e for trace in traces for e in trace.proto.trace_events if e.duration_ps]
-    if not spans:
-        return {"processes": [], "strings": [], "steps": [], "length": 0, "left_out": 0}
+    lines = [line for host in hosts for plane in planes(host) for line in lanes(plane)]
+    lengths = [line.duration_ps[line.duration_ps > 0] for line in lines]
+    whole = sum(map(len, lengths))
+    if not whole:
+        return {"processes": [], "strings": [], "steps": [], "length": 0, "view": [0, 0]}
     shortest = 0
-    if len(spans) > most:
-        shortest = sorted((e.duration_ps for e in spans), reverse=True)[most - 1]
-    zero = min(e.timestamp_ps for e in spans)
-    strings, kept, processes = Strings(), 0, []
-    for trace in traces:
-        by_lane: dict[tuple[int, int], list[Any]] = defaultdict(list)
-        for event in trace.proto.trace_events:
-            if event.duration_ps and event.duration_ps >= shortest:
-                by_lane[event.device_id, event.resource_id].append(event)
-                kept += 1
-        for number, device in sorted(trace.proto.devices.items()):
-            packed = [
-                {
-                    "name": name,
-                    "rows": [pack(row, zero, strings) for row in stack(by_lane[number, tid])],
-                }
-                for tid, name in lanes(device)
-                if by_lane[number, tid]
+    if whole > most:
+        shortest = int(np.partition(np.concatenate(lengths), whole - most)[whole - most])
+    filled = [line for line in lines if (line.duration_ps > 0).any()]
+    zero = min(int(line.start_ps[line.duration_ps > 0].min()) for line in filled)
+    end = max(int(line.end_ps.max()) for line in filled)
+    strings, kept, processes, steps = Strings(), 0, [], []
+    for host in hosts:
+        markers = {marker.start_ps: marker.name for marker in host.markers()}
+        marked = step_spans(host)
+        steps = steps or [[name, (at - zero) // 1000, (to - at) // 1000] for name, at, to in marked]
+        for plane in planes(host):
+            joined = [
+                Span((start - zero) // 1000, max(1, (end - start) // 1000), strings(name), 0)
+                for name, start, end in derived.operations(plane)
             ]
-            name = trace.process_name(number, len(traces) > 1)
+            packed = [{"name": "Operations", "rows": [*map(pack, stack(joined))]}] if joined else []
+            for line in lanes(plane):
+                spans = line_spans(line, shortest, zero, strings, markers)
+                kept += len(spans)
+                if spans:
+                    packed.append({"name": line.name, "rows": [*map(pack, stack(spans))]})
+            name = title(host, plane, len(hosts) > 1)
             processes.append({"name": name, "lanes": packed})
     return {
         "processes": processes,
         "strings": list(strings.index),
-        "steps": [
-            [e.args.get("step_name") or e.name, (e.timestamp_ps - zero) // 1000, nanoseconds(e)]
-            for e in sorted(step_events(spans), key=lambda e: e.timestamp_ps)
-        ],
-        "length": max(e.timestamp_ps + e.duration_ps - zero for e in spans) // 1000,
+        "steps": steps,
+        "length": (end - zero) // 1000,
+        "view": first_view(steps, (end - zero) // 1000),
         "events": kept,
-        "left_out": len(spans) - kept,
+        "left_out": whole - kept,
         "starts_ms": zero / 1e9,
     }
 
 
-def step_events(events: list[Any]) -> list[Any]:
-    """The program's own markers; where it has none, the steps that TensorFlow derived."""
-    for key in ("step_num", "step_name"):
-        found = [event for event in events if key in event.args]
-        if found:
-            return found
-    return []
+def first_view(steps: list[list], length: int) -> list[float]:
+    """What the timeline shows first: the steps; where they are far apart, the longest of them."""
+    if not steps:
+        return [0, length]
+    first, last = steps[0][1], max(at + long for _, at, long in steps)
+    if sum(long for *_, long in steps) < 0.3 * (last - first):
+        _, first, long = max(steps, key=lambda step: step[2])
+        last = first + long
+    margin = 0.01 * (last - first)
+    return [max(0.0, first - margin), min(float(length), last + margin)]
 
 
-def nanoseconds(event: Any) -> int:
-    return max(1, event.duration_ps // 1000)
+def step_spans(host: Host) -> list[tuple[str, int, int]]:
+    """The program's own markers; where it has none, the steps that a device's plane tells."""
+    markers = [(marker.name, marker.start_ps, marker.end_ps) for marker in host.markers()]
+    if markers:
+        return markers
+    lines = [ln for p in planes(host) for ln in lanes(p) if ln.name == "Steps"]
+    spans = [
+        span for ln in lines for span in zip(ln.names(), ln.start_ps.tolist(), ln.end_ps.tolist())
+    ]
+    return sorted(spans, key=lambda span: span[1])
 
 
-def pack(row: list[Any], zero: int, strings: Strings) -> list[list[int]]:
-    starts = [(event.timestamp_ps - zero) // 1000 for event in row]
+def pack(row: list[Span]) -> list[list[int]]:
+    starts = [span.start for span in row]
     return [
         [after - before for before, after in zip([0, *starts], starts)],
-        [nanoseconds(event) for event in row],
-        [strings(shown(event.name)) for event in row],
-        [strings(detail(event)) for event in row],
+        [span.length for span in row],
+        [span.name for span in row],
+        [span.detail for span in row],
     ]

@@ -1,20 +1,124 @@
-"""What a profile says in one sentence, and what to try next."""
+"""What a profile says in one sentence, the evidence for it, and what to try next."""
 
 from __future__ import annotations
 
-from tools.report.profile import Profile
-
-Verdict = tuple[str, str, str]  # kind, sentence, next
+from tools.report.advice import MARKERS, following
+from tools.report.figures import percent
+from tools.report.gaps import ACTIVITIES, Device
+from tools.report.profile import LABELS, Profile
 
 # From these shares of a step on, a cause is worth removing before the arithmetic is looked at:
 # those from which TensorFlow's own analysis calls a program "highly" bound by it.
 LIMITS = {"input": 0.20, "compilation": 0.20, "launch": 0.15, "communication": 0.20, "other": 0.20}
+IDLE = 0.15  # of a device's time: below that, it is its arithmetic that counts
 MANY_CALLS = 20  # a step: one graph needs two or three, its batch included
-MARKER = 'tf.profiler.experimental.Trace("train", step_num=step, _r=1)'
+# What a device waits for, as a verdict calls it.
+CAUSES = {
+    "exchange": "communication",
+    "copy": "copy",
+    "launch": "launch",
+    "input": "input",
+    "python": "other",
+    "wait": "other",
+    "nothing": "other",
+}
+KINDS = {
+    "input": "input-bound",
+    "compilation": "compile-bound",
+    "launch": "launch-bound",
+    "communication": "communication-bound",
+    "copy": "copy-bound",
+    "other": "host-bound",
+    "compute": "compute-bound",
+}
 
 
-def percent(share: float, digits: int = 0) -> str:
-    return f"{100 * share:.{digits}f} %"
+def judge(profile: Profile, markers: int = 0) -> dict[str, str]:
+    """kind, sentence, evidence and next; markers is how many step markers were recorded."""
+    device = waiting_most(profile)
+    if device and profile.steps.share("compilation") < LIMITS["compilation"]:
+        return by_device(profile, device)
+    if not profile.steps.count:
+        return unknown(profile, markers)
+    return by_split(profile)
+
+
+def told(profile: Profile, cause: str, sentence: str, evidence: str, **facts: object) -> dict:
+    tries = following(profile.framework, cause, **facts)
+    name = KINDS[cause].capitalize()
+    return {
+        "kind": KINDS[cause],
+        "sentence": f"{name}: {sentence}",
+        "evidence": evidence,
+        "next": tries,
+    }
+
+
+# --- with a device: what it waits for ---
+
+
+def waiting_most(profile: Profile) -> Device | None:
+    """The device that loses most time, of those that computed."""
+    computed = [device for device in profile.devices if device.kernels]
+    return max(computed, key=lambda device: device.idle_ms, default=None)
+
+
+def by_device(profile: Profile, device: Device) -> dict[str, str]:
+    name = device.name.replace("/device:", "")
+    if device.idle_share < IDLE:
+        bits = profile.precision.get("bits32_percent")
+        in_32 = f", {bits:.0f} % of it in 32 bit" if bits is not None else ""
+        return told(
+            profile,
+            "compute",
+            f"{name} computes for {percent(device.busy_ms / device.window_ms)} of its time{in_32}.",
+            f"{device.kernels:,} kernels in {device.window_ms:.1f} ms, waits {waits_for(device)}.",
+            bits=bits,
+        )
+    doing = max(device.waiting_ms, key=lambda key: device.waiting_ms[key])
+    cause = CAUSES[doing]
+    idle = f"{name} computes nothing for {percent(device.idle_share)} of its time"
+    sentence = {
+        "launch": f"{idle}, while the host launches the next kernels.",
+        "input": f"{idle}, while the host waits for the next batch.",
+        "communication": f"{idle}, while it exchanges data with other devices.",
+        "copy": f"{idle}, while data is copied to it or from it.",
+        "other": f"{idle}, and nothing is being launched.",
+    }[cause]
+    return told(
+        profile,
+        cause,
+        sentence,
+        gap_evidence(device),
+        queue=device.queue,
+        eager=profile.eager_calls / max(1, profile.steps.count) >= MANY_CALLS,
+        bits=profile.precision.get("bits32_percent"),
+    )
+
+
+def waits_for(device: Device) -> str:
+    """The idle time by what the host did, the largest part first."""
+    parts = sorted(device.waiting_ms.items(), key=lambda item: -item[1])
+    shares = [(ACTIVITIES[key], spent / device.idle_ms) for key, spent in parts if spent > 0]
+    named = [f"{title} {percent(share)}" for title, share in shares[:3] if share >= 0.005]
+    return f"{device.idle_ms:.2f} ms ({', '.join(named)})" if named else "never"
+
+
+def gap_evidence(device: Device) -> str:
+    """How many gaps, how large, and what the host did in them."""
+    largest = max(device.gaps, key=lambda item: item.count)
+    most = f"{largest.count:,} of {device.gap_count:,} gaps {largest.size}"
+    doing = max(device.waiting_ms, key=lambda key: device.waiting_ms[key])
+    share = device.waiting_ms[doing] / device.idle_ms
+    if doing == "launch":
+        busy = f"the executor busy in {percent(share)} of the idle time"
+    else:
+        busy = f"{ACTIVITIES[doing]} in {percent(share)} of the idle time"
+    python = percent(device.waiting_ms.get("python", 0) / device.idle_ms)
+    return f"{most}; {busy}" + (f", Python in {python}." if doing != "python" else ".")
+
+
+# --- without one, or without its events: TensorFlow's split of the step ---
 
 
 def causes(profile: Profile) -> dict[str, float]:
@@ -32,115 +136,55 @@ def causes(profile: Profile) -> dict[str, float]:
     }
 
 
-def judge(profile: Profile, markers: int = 0) -> dict[str, str]:
-    """kind, sentence and next; markers is how many step markers the timeline has."""
-    if not profile.steps.count:
-        kind, sentence, following = unknown(markers)
-    else:
-        shares = causes(profile)
-        over = {name: shares[name] for name, limit in LIMITS.items() if shares[name] >= limit}
-        worst = max(over, key=lambda name: over[name], default="compute")
-        kind, sentence, following = VERDICTS[worst](profile, shares[worst])
-    return {"kind": kind, "sentence": sentence, "next": following}
-
-
-def unknown(markers: int) -> Verdict:
-    if markers:
-        return (
-            "unknown",
-            f"Unknown: TensorFlow ties no work to the {markers} step markers, so there is no step "
-            "time.",
-            "A loop of steps inside one graph looks like this: read the operations. For a step "
-            "time, profile one call a step, as 04_tf_profiler does.",
-        )
-    return (
-        "unknown",
-        "Unknown: the profile has no step markers, so there is no step time to split.",
-        f"Put each step, its batch included, into {MARKER}: see 04_tf_profiler. model.fit of "
-        "Keras 3 sets no markers by itself.",
-    )
-
-
-def input_bound(profile: Profile, share: float) -> Verdict:
-    return (
-        "input-bound",
-        f"Input-bound: {percent(share)} of a step is waiting for data.",
-        "Read once, and prepare batches while the device works: 01_line_profiler has the fix, "
-        "04_tf_profiler studies an input pipeline (parallel map, prefetch, cache).",
-    )
-
-
-def compiling(profile: Profile, share: float) -> Verdict:
-    return (
-        "compile-bound",
-        f"Still compiling: {percent(share)} of a step is compilation, which should happen once.",
-        "Profile later steps (--profile-steps in 04_tf_profiler). If it stays, a tf.function is "
-        "traced again and again: give it tensors of one shape, see 02_tf_function.",
-    )
-
-
-def launch_bound(profile: Profile, share: float) -> Verdict:
-    return (
-        "launch-bound",
-        f"Launch-bound: for {percent(share)} of a step the host prepares and launches work while "
-        "the device waits.",
-        "Launch less often: one graph a step (02_tf_function), fused kernels (03_xla), many steps "
-        "in one call (06_optimized), a larger batch.",
-    )
-
-
-def communication_bound(profile: Profile, share: float) -> Verdict:
-    return (
-        "communication-bound",
-        f"Communication-bound: {percent(share)} of a step is exchange between devices.",
-        "Exchange less: a larger batch on every device, 16-bit gradients (05_reduced_precision). "
-        "Compare with a profile on one device.",
-    )
-
-
-def host_bound(profile: Profile, share: float) -> Verdict:
-    calls = profile.eager_calls / profile.steps.count
-    if calls >= MANY_CALLS:
-        return (
-            "host-bound",
-            f"Host-bound: Python starts {calls:.0f} operations a step one by one, and for "
-            f"{percent(share)} of the step none of them runs.",
-            "Make the step one graph: 02_tf_function. Then many steps in one call: 06_optimized.",
-        )
-    return (
-        "host-bound",
-        f"Host-bound: for {percent(share)} of a step TensorFlow sees nothing running.",
-        "That time is Python, or reading files: 01_line_profiler finds the lines. Then leave "
-        "Python out: one graph a step (02_tf_function), many steps in one call (06_optimized).",
-    )
-
-
-def compute_bound(profile: Profile, share: float) -> Verdict:
-    if profile.steps.share("device_compute") == 0:
-        waiting = percent(profile.steps.share("input"), 1)
-        return (
-            "compute-bound",
-            f"Compute-bound: {percent(share)} of a step is computing on the CPU, {waiting} is "
-            "waiting for data.",
-            "More cores, a GPU, or less work: look at the operations. On a CPU XLA (03_xla) and "
-            "16 bit (05_reduced_precision) often cost time instead: measure both.",
-        )
+def by_split(profile: Profile) -> dict[str, str]:
+    shares = causes(profile)
+    over = {name: shares[name] for name, limit in LIMITS.items() if shares[name] >= limit}
+    worst = max(over, key=lambda name: over[name], default="compute")
+    share, calls = percent(shares[worst]), profile.eager_calls / profile.steps.count
+    on_cpu = profile.steps.share("device_compute") == 0
     bits = profile.precision.get("bits32_percent")
     in_32 = f", {bits:.0f} % of it in 32 bit" if bits is not None else ""
-    half = "Half the bits: 05_reduced_precision. Then fused kernels: 03_xla."
-    fuse = "It is in 16 bit already. Fuse kernels (03_xla), take a larger batch, see the kernels."
-    return (
-        "compute-bound",
-        f"Compute-bound: the device computes for {percent(share)} of a step{in_32}.",
-        half if bits is None or bits >= 50 else fuse,
-    )
+    sentence = {
+        "input": f"{share} of a step is waiting for data.",
+        "compilation": f"{share} of a step is compiling, which should happen once.",
+        "launch": f"for {share} of a step the host prepares and launches work while the device "
+        "waits.",
+        "communication": f"{share} of a step is exchange between devices.",
+        "other": f"for {share} of a step TensorFlow sees nothing running.",
+        "compute": f"the device computes for {share} of a step{in_32}.",
+    }[worst]
+    if worst == "other" and calls >= MANY_CALLS:
+        sentence = (
+            f"Python starts {calls:.0f} operations a step one by one, and for {share} of the step "
+            "none of them runs."
+        )
+    if worst == "compute" and on_cpu:
+        waiting = percent(profile.steps.share("input"), 1)
+        sentence = f"{share} of a step is computing on the CPU, {waiting} is waiting for data."
+    eager = worst == "other" and calls >= MANY_CALLS
+    evidence = split_evidence(profile)
+    return told(profile, worst, sentence, evidence, eager=eager, on_cpu=on_cpu, bits=bits)
 
 
-VERDICTS = {
-    "input": input_bound,
-    "compilation": compiling,
-    "launch": launch_bound,
-    "communication": communication_bound,
-    "other": host_bound,
-    "compute": compute_bound,
-}
+def split_evidence(profile: Profile) -> str:
+    steps = profile.steps
+    parts = sorted(steps.split.items(), key=lambda item: -item[1])[:3]
+    named = [f"{LABELS[key].lower()} {spent:.1f} ms" for key, spent in parts if spent > 0.05]
+    count = f"the mean of {steps.count} steps" if steps.count > 1 else "one step"
+    return f"{', '.join(named)} of {steps.average_ms or 0:.1f} ms, {count}."
+
+
+def unknown(profile: Profile, markers: int) -> dict[str, str]:
+    if markers:
+        sentence = (
+            f"Unknown: TensorFlow ties no work to the {markers} step markers, so there is no step "
+            "time."
+        )
+        tries = (
+            "A loop of steps inside one graph looks like this: read the operations. For a step "
+            "time, profile one call a step, as 04_tf_profiler does."
+        )
+    else:
+        sentence = "Unknown: the profile has no step markers, so there is no step time to split."
+        tries = MARKERS[profile.framework]
+    return {"kind": "unknown", "sentence": sentence, "evidence": "", "next": tries}

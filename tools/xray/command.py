@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import os
-import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from tools import terminal
 from tools.files import check_writable, save
 from tools.problem import Problem
 from tools.progress import ProgressLine
+from tools.quiet import quiet_cpp
 from tools.stages import Stage, choose
 
 
@@ -44,19 +42,6 @@ def run(what: str, file: Path | None) -> int:
         save(file, lambda part: part.write_text(text, encoding="utf-8"))
         console.print(f"wrote {file}", markup=False)
     return 0
-
-
-@contextlib.contextmanager
-def quiet_cpp() -> Iterator[None]:
-    """Hide what TensorFlow's C++ code prints; Python can still print."""
-    sys.stderr.flush()
-    with Path(os.devnull).open("w") as nowhere, os.fdopen(os.dup(2), "w", 1) as screen:
-        os.dup2(nowhere.fileno(), 2)
-        try:
-            with contextlib.redirect_stderr(screen):
-                yield
-        finally:
-            os.dup2(screen.fileno(), 2)
 
 
 def load_tensorflow() -> str:

@@ -121,11 +121,13 @@ function stepTime(profile) {
       "soft",
       steps.count > 1
         ? "The average step, and below it every step that was recorded."
-        : "One step was recorded.",
+        : "Only one step was recorded: it may not be a typical one.",
     ),
   );
   section.append(stack(steps.split, steps.average_ms), legend(steps.split, steps.average_ms));
   if (steps.count > 1) section.append(...columns(steps));
+  if (steps.outliers.length)
+    section.append(el("p", "soft small", "Far above the median: " + steps.outliers.join(", ") + "."));
   return section;
 }
 
@@ -185,7 +187,15 @@ function memory(profile) {
         : "";
     const used = `peak ${bytes(item.peak_bytes)}${since}, of ${bytes(item.capacity_bytes)}`;
     const box = el("div", "", el("h3", "", where + item.allocator), el("p", "small soft", used));
+    if (item.headroom)
+      box.append(el("p", "small soft", `About ${item.headroom.toFixed(1)} times the batch may fit.`));
     if (item.curve.length > 1) box.append(curve(item));
+    const held = item.at_peak.slice(0, 5).map((a) => [
+      name(a.operation, a.shape),
+      num(a.count.toLocaleString("en-US")),
+      num(bytes(a.total_bytes)),
+    ]);
+    if (held.length) box.append(...table(["Held at the peak", "#Count", "#Size"], held));
     grid.append(box);
   }
   section.append(grid);

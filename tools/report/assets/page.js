@@ -9,13 +9,53 @@ function machine(profile) {
   const hosts =
     profile.hosts.length === 1
       ? profile.hosts[0]
-      : `${profile.hosts.length} hosts: ${profile.hosts.join(", ")}`;
-  return `${hosts}, ${devices}`;
+      : `${profile.hosts.length} hosts: ${profile.hosts.slice(0, 8).join(", ")}`;
+  return [...new Set([profile.run, hosts, devices])].join(", ");
+}
+
+// Stages are named in advice: a link where their folder is near, and what each is in words.
+function advice(text) {
+  const found = text.split(/\b(0\d_\w+)/);
+  return found.map((part) => {
+    const stage = data.stages[part];
+    if (!stage || !stage.link) return part;
+    const link = el("a", "", part);
+    link.href = stage.link + "/README.md";
+    return link;
+  });
+}
+
+function stageWords(text) {
+  const found = [...new Set(text.match(/\b0\d_\w+/g) || [])].filter((n) => data.stages[n]);
+  if (!found.length) return null;
+  return el("span", "small soft", found.map((n) => `${n}: ${data.stages[n].words}`).join("; "));
+}
+
+function answer(root, verdict) {
+  root.append(el("h1", "verdict", whole(verdict.sentence)));
+  if (verdict.evidence) root.append(el("p", "evidence", whole(verdict.evidence)));
+  root.append(
+    el("p", "next", el("b", "", "Try next"), ...advice(verdict.next)),
+    el("p", "stages", stageWords(verdict.next)),
+  );
+}
+
+// Links to the sections, once they are all there.
+function contents(root) {
+  const list = el("nav", "contents");
+  list.setAttribute("aria-label", "Sections");
+  root.querySelectorAll("section").forEach((section, i) => {
+    section.id = section.id || "part" + i;
+    const link = el("a", "", section.querySelector("h2").textContent);
+    link.href = "#" + section.id;
+    list.append(link);
+  });
+  return list;
 }
 
 function origin(profile, letter) {
   const line = el("p", "soft small where", letter ? el("b", "", letter + "  ") : null);
-  line.append(`${profile.run}, ${machine(profile)}, `, el("span", "mono", profile.path));
+  line.append(`${machine(profile)}, `, el("span", "mono", profile.path));
   return line;
 }
 
@@ -35,8 +75,8 @@ function figures(profile) {
   if (steps.count) {
     const spread =
       steps.count > 1
-        ? `${steps.count} steps, ${ms(steps.min_ms)} to ${ms(steps.max_ms)} ms, σ ${ms(steps.sd_ms)}`
-        : "one step";
+        ? `${steps.count} steps, median ${ms(steps.median_ms)}, 95 % within ${ms(steps.p95_ms)} ms`
+        : "only one step was recorded";
     list.append(figure("Step time", ms(steps.average_ms) + " ms", spread));
     list.append(
       figure(
@@ -45,6 +85,12 @@ function figures(profile) {
         ms(steps.split.input) + " ms a step",
       ),
     );
+  }
+  const busy = profile.devices.filter((d) => d.kernels);
+  if (busy.length) {
+    const sum = (key) => busy.reduce((all, d) => all + d[key], 0);
+    const many = busy.length > 1 ? `${busy.length} devices` : shortName(busy[0]);
+    list.append(figure("Computing", percent(sum("busy_ms") / sum("window_ms")), many));
   }
   if (profile.precision.bits16_percent !== null && profile.precision.bits16_percent !== undefined)
     list.append(
@@ -64,6 +110,10 @@ function figures(profile) {
 
 // --- two profiles ---
 
+function times(count) {
+  return count === null ? "-" : String(+count.toPrecision(4));
+}
+
 function difference(items, most, typed) {
   return items.map((item) => {
     const looks = item.difference_ms < 0 ? "less" : "more",
@@ -77,6 +127,7 @@ function difference(items, most, typed) {
       ...(typed ? [kind(item.type)] : []),
       num(ms(item.a_ms)),
       num(ms(item.b_ms)),
+      ...(typed ? [num(times(item.a_count)), num(times(item.b_count))] : []),
       el("td", "num " + looks, sign + ms(item.difference_ms)),
       el("td", "bars", el("div", "both", bar)),
     ];
@@ -87,10 +138,15 @@ function comparison(root, found, profiles) {
   const unit = found.per_step ? "ms a step" : "ms in all, as there is no step time";
   const largest = (items) => Math.max(0, ...items.map((item) => Math.abs(item.difference_ms)));
   root.append(el("h1", "verdict", whole(found.sentence)));
+  for (const note of found.notes) root.append(el("p", "evidence", whole(note)));
   profiles.forEach((p, i) => {
     root.append(el("p", "next", el("b", "", "AB"[i]), whole(p.verdict.sentence)));
     for (const note of p.notes) root.append(el("p", "note", "AB"[i] + ": " + note));
   });
+  root.append(
+    el("p", "next", el("b", "", "Try next, for B"), ...advice(found.next)),
+    el("p", "stages", stageWords(found.next)),
+  );
   if (found.per_step) {
     const section = el(
       "section",
@@ -113,7 +169,7 @@ function comparison(root, found, profiles) {
     section.append(
       legend(
         Object.fromEntries(
-          Object.keys(data.labels).map((key) => [
+          data.parts.map((key) => [
             key,
             Math.max(...profiles.map((p) => p.steps.split[key])),
           ]),
@@ -143,7 +199,11 @@ function comparison(root, found, profiles) {
     );
     section.append(
       ...table(
-        [title.replace(/s$/, ""), ...(typed ? ["~Type"] : []), "#A", "#B", "#B - A", ""],
+        [
+          ...[title.replace(/s$/, ""), ...(typed ? ["~Type"] : []), "#A", "#B"],
+          ...(typed ? ["#Count A", "#Count B"] : []),
+          ...["#B - A", ""],
+        ],
         difference(found[key], largest(found[key]), typed),
       ),
     );
@@ -162,11 +222,11 @@ function report(root) {
     comparison(root, data.comparison, profiles);
   } else {
     const [profile] = profiles;
-    root.append(el("h1", "verdict", whole(profile.verdict.sentence)));
-    root.append(el("p", "next", el("b", "", "Try next"), profile.verdict.next));
+    answer(root, profile.verdict);
     root.append(figures(profile));
     for (const note of profile.notes) root.append(el("p", "note", note));
-    for (const part of [stepTime, operations, kernels, memory, inputPipeline]) {
+    const parts = [stepTime, hosts, devices, layers, operations, kernels];
+    for (const part of [...parts, memory, retraced, inputPipeline]) {
       const section = part(profile);
       if (section) root.append(section);
     }
@@ -176,11 +236,12 @@ function report(root) {
   );
   const gaps = missing(profiles);
   if (gaps) root.append(gaps);
+  root.insertBefore(contents(root), root.querySelector("section"));
   root.append(
     el(
       "footer",
       "",
-      "Figures from TensorFlow's own profile converters. Made by ./workshop report; this page needs no network.",
+      "Steps, operations, kernels and memory from TensorFlow's own profile converters; devices, layers and timeline from the recorded events. Made by ./workshop report; this page needs no network.",
     ),
   );
 }

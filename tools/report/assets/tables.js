@@ -83,6 +83,7 @@ function operations(profile) {
 }
 
 function core(kernel) {
+  if (kernel.tensor_core_used === null) return el("span", "tag", "not known");
   if (kernel.tensor_core_used) return el("span", "tag yes", "used");
   return kernel.tensor_core_eligible
     ? el("span", "tag pity", "eligible, not used")
@@ -106,6 +107,7 @@ function kernels(profile) {
   ]);
   section.append(
     ...table(["Kernel", "~Tensor core", "#Count", "#Mean µs", "#Total ms", "#Share", ""], rows),
+    ...kinds(profile),
   );
   return section;
 }

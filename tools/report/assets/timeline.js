@@ -19,21 +19,33 @@ function unpack([deltas, durations, names, details]) {
   return { start, end, name: Int32Array.from(names), detail: Int32Array.from(details) };
 }
 
-// The headings and lanes from top to bottom, each with its place.
-function arrange(processes) {
+// The headings and lanes from top to bottom, each with its place; empty devices in one line.
+function arrange(processes, strings, met) {
   const items = [];
+  const isDevice = (process) => /(^|\s)\/device:/.test(process.name);
+  const full = processes.filter((process) => process.lanes.length);
+  const paint = painter(strings, full.some(isDevice), met);
   let y = RULER;
-  for (const process of processes) {
-    const title = process.name + (process.lanes.length ? "" : "  (no events)");
+  const heading = (title) => {
     items.push({ title, y, height: HEAD, rows: [] });
     y += HEAD;
+  };
+  for (const process of full) {
+    heading(process.name);
     for (const lane of process.lanes) {
       const rows = lane.rows.map(unpack);
       const height = rows.length * LINE + 2 * PAD;
-      items.push({ lane: lane.name, y, height, rows });
+      items.push({ lane: lane.name, y, height, rows, colour: paint(lane.name, isDevice(process)) });
       y += height;
     }
   }
+  const empty = processes.filter((process) => !process.lanes.length);
+  if (empty.length) {
+    const names = empty.map((process) => process.name.replace("/device:", ""));
+    heading("No events: " + names.join(", "));
+  }
+  for (const { rows, colour } of items)
+    for (const row of rows) for (const name of new Set(row.name)) colour(name);
   return { items, height: y + 4 };
 }
 
@@ -54,9 +66,9 @@ class Timeline {
     this.length = packed.length;
     this.steps = packed.steps;
     this.strings = packed.strings;
-    this.colours = packed.strings.map(hue);
-    Object.assign(this, arrange(packed.processes));
-    this.whole = this.stepsWithMargin();
+    this.met = new Set();
+    Object.assign(this, arrange(packed.processes, packed.strings, this.met));
+    this.whole = packed.view;
     [this.from, this.until] = this.whole;
     this.hover = this.marked = this.matches = this.drag = null;
     this.pending = false;
@@ -86,7 +98,10 @@ class Timeline {
     this.tip = el("div", "tip");
     this.tip.hidden = true;
     this.chosen = el("p", "chosen soft");
-    const parts = [el("p", "soft", told), this.toolbar(), this.scroll, this.chosen, this.tip];
+    const used = Object.keys(data.colours).filter((part) => this.met.has(part));
+    const colours = legend(Object.fromEntries(used.map((part) => [part, 1])));
+    const parts = [el("p", "soft", told), this.toolbar(), this.scroll, colours];
+    parts.push(this.chosen, this.tip);
     this.section = el("section", "timeline", el("h2", "", title), ...parts);
   }
 
@@ -114,14 +129,6 @@ class Timeline {
   }
 
   // --- what is in view ---
-
-  stepsWithMargin() {
-    if (!this.steps.length) return [0, this.length];
-    const first = this.steps[0][1];
-    const last = Math.max(...this.steps.map(([, start, length]) => start + length));
-    const margin = (last - first) * 0.01;
-    return [Math.max(0, first - margin), Math.min(this.length, last + margin)];
-  }
 
   scale() {
     return (this.wide - this.gutter) / (this.until - this.from);

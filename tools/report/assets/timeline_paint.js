@@ -6,19 +6,6 @@ const RULER = 34;
 const HEAD = 30; // the heading of a device or host
 const PAD = 7; // above and below the rows of a thread
 const SMALL = "12px system-ui, sans-serif";
-const HUES = [
-  ...["#5b8db8", "#d08c4a", "#6aa57c", "#b7739c"],
-  ...["#8a80c2", "#b0a04a", "#4fa3a5", "#c4736b"],
-];
-
-// By name, without its numbers: step 10 and step 11 look the same.
-function hue(name) {
-  const text = name.replace(/\d+/g, "");
-  let hash = 7;
-  for (let i = 0; i < Math.min(text.length, 80); i++) hash = (hash * 31 + text.charCodeAt(i)) | 0;
-  return HUES[Math.abs(hash) % HUES.length];
-}
-
 function unitOf(ns) {
   if (ns < 1e3) return ["ns", 1];
   if (ns < 1e6) return ["µs", 1e3];
@@ -59,7 +46,7 @@ function paintHeading(t, ctx, item, y) {
 }
 
 function paintLane(t, ctx, item, y) {
-  item.rows.forEach((row, depth) => paintRow(t, ctx, row, y + PAD + depth * LINE));
+  item.rows.forEach((row, depth) => paintRow(t, ctx, row, y + PAD + depth * LINE, item.colour));
   ctx.fillStyle = t.style.paper;
   ctx.fillRect(0, y, t.gutter - 4, item.height);
   ctx.fillStyle = t.style.soft;
@@ -81,7 +68,7 @@ function fitted(ctx, text, room) {
   return short.slice(0, Math.max(1, Math.floor((short.length * room) / width) - 1)) + "…";
 }
 
-function paintRow(t, ctx, row, y) {
+function paintRow(t, ctx, row, y, colourOf) {
   const k = t.scale();
   let covered = -1; // up to this pixel the row is painted
   let colour = "";
@@ -95,14 +82,15 @@ function paintRow(t, ctx, row, y) {
     const right = Math.min(Math.max(end, x + 1), t.wide);
     const width = right - left;
     const pale = t.matches && !matches;
-    if (t.colours[row.name[i]] !== colour) ctx.fillStyle = colour = t.colours[row.name[i]];
+    const looks = colourOf(row.name[i]);
+    if (looks.colour !== colour) ctx.fillStyle = colour = looks.colour;
     if (pale) ctx.globalAlpha = 0.18;
     ctx.fillRect(left, y, width > 3 ? width - 0.6 : width, LINE - 2);
     ctx.globalAlpha = 1;
     t.drawn++;
     covered = right;
     if (width > 28 && !pale) {
-      ctx.fillStyle = "#fff";
+      ctx.fillStyle = looks.ink;
       colour = "";
       const shown = t.strings[row.name[i]].slice(0, Math.floor((width - 8) / 6.4));
       ctx.fillText(shown, left + 4, y + LINE / 2 - 1, width - 6);
