@@ -52,21 +52,26 @@ def unusual_lines(facts: Facts, writing: bool) -> Found | None:
     return fits, f"{told}: {worst.source}" if fits else f"{told}."
 
 
+def runs_of(facts: Facts, function: str) -> tuple[int, int] | None:
+    """How often Python ran a function, and how many steps there were."""
+    own, loop = ((facts.lines or {}).get(name) for name in (function, "train_loop"))
+    steps = [line.hits for line in loop or () if "fetch_batch(" in line.source]
+    return (own[0].hits, steps[0]) if own and steps else None
+
+
 def traces_again(facts: Facts) -> Found | None:
-    step, loop = ((facts.lines or {}).get(name) for name in ("train_step", "train_loop"))
-    if not step or not loop:
+    if (runs := runs_of(facts, "train_step")) is None:
         return None
-    hits, steps = max(line.hits for line in step), max(line.hits for line in loop)
-    told = f"In the line profile a line of train_step ran {hits} times in {steps} steps"
-    return hits > 2, f"{told}: Python runs it only to trace the graph."
+    told = f"In the line profile train_step ran {runs[0]} time(s) for {runs[1]} steps"
+    return runs[0] > 2, f"{told}: Python runs it only to trace the graph."
 
 
 def reads_again(facts: Facts) -> Found | None:
-    reads, loop = ((facts.lines or {}).get(name) for name in ("get_dataset", "train_loop"))
-    if not reads or not loop:
+    if (runs := runs_of(facts, "get_dataset")) is None:
         return None
-    hits, steps = min(line.hits for line in reads), max(line.hits for line in loop)
-    return hits > 2, f"In the line profile the data was read {hits} time(s) in {steps} steps."
+    return runs[
+        0
+    ] > 2, f"In the line profile get_dataset ran {runs[0]} time(s) for {runs[1]} steps."
 
 
 def is_eager(facts: Facts) -> Found | None:

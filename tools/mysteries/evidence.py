@@ -22,7 +22,7 @@ LOG, LOGS, LPROF, XRAY, TIMELINE = (
     "xray.json",
     "timeline.json",
 )
-WARMUP = 10  # steps that tell nothing: tracing, compiling
+WARMUP = 5  # steps that tell nothing: tracing, compiling
 STAMPED = re.compile(
     r"^(\S+ \S+) - INFO - \(\d+, \d+\), Loss: \S+, step_time: \S+, throughput: (\S+) img/s",
     re.M,
@@ -122,6 +122,7 @@ def read_lines(folder: Path, made: str) -> dict[str, list[Line]] | None:
             for number, hits, time in timings
         ]
         for (_, _, name), timings in stats.timings.items()
+        if timings  # it ran
     }
 
 

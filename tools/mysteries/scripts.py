@@ -88,24 +88,29 @@ MYSTERIES = (
             (
                 "def make_batches(",
                 '''\
-def prepare(record, label):
-    """One image, of whatever size it is, as the model wants it."""
-    pixels = tf.io.decode_raw(record, tf.uint8)
-    side = tf.cast(tf.sqrt(tf.cast(tf.size(pixels), tf.float32)), tf.int32)
-    image = tf.image.resize_with_pad(tf.reshape(pixels, [side, side, 1]), 28, 28)
-    return image / 255, label
+def as_rows(images):
+    """Images as text, a row of numbers each, as their file had them."""
+    words = np.array([f"{value:3d}," for value in range(256)], "S4")
+    return [row.tobytes().rstrip(b",") for row in words[images.reshape(len(images), -1)]]
+
+
+def prepare(row, label):
+    pixels = tf.io.decode_csv(row, [0.0] * 28 * 28)
+    return tf.reshape(tf.stack(pixels), [28, 28, 1]) / 255, label
 
 
 def make_batches(''',
             ),
             (
                 "from_tensor_slices((x_train, y_train))",
-                "from_tensor_slices(([x.tobytes() for x in x_train], y_train))",
+                "from_tensor_slices((as_rows(x_train), y_train))",
             ),
             (BATCHED, f"    dataset = dataset.map(prepare)\n{BATCHED}"),
             (
                 "return iter(dataset.repeat().prefetch(tf.data.AUTOTUNE))",
-                "return iter(dataset.repeat())",
+                """options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    return iter(dataset.repeat().with_options(options))""",
             ),
         ),
     ),
