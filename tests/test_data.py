@@ -525,11 +525,17 @@ def test_force_fetches_a_good_file_again(mnist: Path, target: Path, cached: Path
 def test_a_bad_or_synthetic_file_is_replaced(
     synthetic: Path, cached: Path, target: Path, offline: None
 ) -> None:
+    """Synthetic data is ours to replace; what is neither may be somebody's, and is kept."""
     target.parent.mkdir()
-    for body in (b"half a fi", synthetic.read_bytes()):
+    target.write_bytes(synthetic.read_bytes())
+    assert ensure_quietly(target)[0] == "mnist"
+    assert_only_mnist(target)
+    for i, body in enumerate((b"half a fi", b"precious"), 1):
         target.write_bytes(body)
-        assert ensure_quietly(target)[0] == "mnist"
-        assert_only_mnist(target)
+        kind, said = ensure_quietly(target)
+        assert kind == "mnist" and f"kept as {target}.{i}" in "".join(said)
+        assert data.verify(target) == "mnist"
+        assert target.with_name(f"{target.name}.{i}").read_bytes() == body
 
 
 def test_a_bad_file_stays_when_no_source_works(target: Path, offline: None) -> None:

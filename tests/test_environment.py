@@ -56,7 +56,8 @@ def test_the_other_python_is_started_with_the_same_arguments(tmp_path):
     # A stand-in for an interpreter that is too new: it says so itself.
     pretend = (
         "import runpy, subprocess, sys; sys.version_info = (3, 13, 0, 'final', 0); "
-        f"sys.argv = ['workshop', 'run', '--x']; runpy.run_path({str(copy / 'workshop')!r}, "
+        "sys.argv = ['workshop', 'run', '--steps', '3']; "
+        f"runpy.run_path({str(copy / 'workshop')!r}, "
         "run_name='__main__')"
     )
     ran = subprocess.run(
@@ -65,7 +66,7 @@ def test_the_other_python_is_started_with_the_same_arguments(tmp_path):
         capture_output=True,
         text=True,
     )
-    assert ran.stdout == f"started: {copy / 'workshop'} run --x\n", ran.stderr
+    assert ran.stdout == f"started: {copy / 'workshop'} run --steps 3\n", ran.stderr
 
 
 def test_what_any_python_3_must_read_is_old_syntax():
@@ -290,7 +291,7 @@ def test_a_python_without_ensurepip_gets_pip_from_the_index(tmp_path, monkeypatc
 
 
 def test_only_apptainer_and_singularity_are_containers(monkeypatch, tmp_path):
-    monkeypatch.setattr(venv, "has_module", lambda name: True)
+    monkeypatch.setattr(start, "has_module", lambda name: True)
     assert not start.use_own_python()
     for name in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"):
         with monkeypatch.context() as inside:
@@ -300,7 +301,7 @@ def test_only_apptainer_and_singularity_are_containers(monkeypatch, tmp_path):
             assert not start.use_own_python()
     monkeypatch.setattr(machine, "CONTAINER", tmp_path)
     assert start.use_own_python()
-    monkeypatch.setattr(venv, "has_module", lambda name: name != "tensorflow")
+    monkeypatch.setattr(start, "has_module", lambda name: name != "tensorflow")
     assert not start.use_own_python()
 
 
@@ -313,12 +314,12 @@ def test_workshop_python_env_is_checked(monkeypatch):
 
 
 def test_what_a_container_lacks_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(venv, "has_module", lambda name: name not in ("rich", "horovod"))
+    monkeypatch.setattr(start, "has_module", lambda name: name not in ("rich", "horovod"))
     with pytest.raises(Problem, match=r"lacks: rich\. "):
         start.check_own_python(["run"], with_horovod=False)
     with pytest.raises(Problem, match=r"lacks: rich, horovod\. "):
         start.check_own_python(["run", "test"], with_horovod=True)
-    monkeypatch.setattr(venv, "has_module", lambda name: True)
+    monkeypatch.setattr(start, "has_module", lambda name: True)
     start.check_own_python(["run"], with_horovod=False)
     assert "nothing is installed" in capsys.readouterr().err
 
@@ -431,7 +432,7 @@ def test_help_of_a_command_needs_no_environment(tmp_path):
     copy = make_copy(tmp_path / "repo")
     process = launch(copy, "run", "--help")
     output, _ = process.communicate(timeout=30)
-    assert json.loads(output)[0] == ["run", "--help"] and not (copy / ".venv").exists()
+    assert output.startswith("usage: ./workshop run ") and not (copy / ".venv").exists()
 
 
 @pytest.mark.parametrize("arguments", [["trian"], ["--steps"], ["setup", "--tset"]])
@@ -639,4 +640,4 @@ def test_no_package_is_pinned_twice():
 def test_what_a_container_must_have_is_what_is_pinned():
     pinned = "".join(file.read_text() for file in REQUIREMENTS).replace("-", "_")
     for name in " ".join(start.IMPORTS.values()).split():
-        assert name == "tensorflow" or re.search(rf"^{name}==", pinned, re.M), name
+        assert name == "tensorflow" or re.search(rf"^(pytest_)?{name}==", pinned, re.M), name

@@ -366,7 +366,7 @@ def test_two_at_once_get_one_python_and_go_on(fresh):
 
 @linux
 def test_what_needs_no_environment_gets_nothing(fresh):
-    for arguments in (["doctor"], ["data"], ["run", "--help"]):
+    for arguments in (["doctor"], ["data"]):
         process = start(fresh, *arguments)
         output, errors = process.communicate(timeout=50)
         assert process.returncode == 0, errors

@@ -353,20 +353,28 @@ def _check_folder(path: Path) -> None:
         raise _cannot_write(path, error) from None
 
 
-def _write(path: Path, arrays: Arrays) -> None:
-    """Write under a temporary name, read it back, and only then rename it."""
+def _write(path: Path, arrays: Arrays, aside: Path | None = None) -> None:
+    """Write under a temporary name, read it back, and only then take the final name.
+
+    What has that name now gets the name `aside`, unless this is interrupted.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    packed = _pack(arrays)
+    packed, leftovers = _pack(arrays), [temporary]
     try:
         with temporary.open("xb") as stream:
             stream.write(packed)
         _kind(_read(temporary))
+        if aside:
+            leftovers.append(aside)
+            os.link(path, aside, follow_symlinks=False)
         temporary.replace(path)
+        leftovers.clear()
     except (OSError, DataError) as error:
         raise _cannot_write(path, error) from None
     finally:
-        with suppress(OSError):  # after a success it is gone already
-            temporary.unlink()
+        for leftover in leftovers:
+            with suppress(OSError):
+                leftover.unlink()
 
 
 def _cannot_write(path: Path, error: Exception) -> DataError:
@@ -405,29 +413,26 @@ def ensure(
 
     _check_folder(path)
     if synthetic:
-        _set_aside(path, problem, say)
-        return _put_synthetic(path, say)
+        return _put_synthetic(path, problem, say)
     try:
         name, arrays = _fetch(say)
     except DataError as reasons:
         if not fallback:
             raise _no_source(path, found, problem, str(reasons)) from None
         return _fall_back(path, found, problem, str(reasons), say)
-    _set_aside(path, problem, say)
-    _write(path, arrays)
+    _write(path, arrays, _name_aside(path, problem, say))
     say(_summary(path, "mnist", f"from {name}"))
     return "mnist"
 
 
-def _set_aside(path: Path, problem: str | None, say: Callable[[str], object]) -> None:
-    """A file that is no data of ours may be somebody's: it is moved, never replaced."""
+def _name_aside(path: Path, problem: str | None, say: Callable[[str], object]) -> Path | None:
+    """A file that is not our data may be somebody's: it gets another name, and is never lost."""
     if problem is None:
-        return
-    aside = next(
-        place for i in itertools.count(1) if not os.path.lexists(place := Path(f"{path}.{i}"))
-    )
-    path.rename(aside)
-    say(f"{_shown(path)} was no MNIST ({problem}): it is now {_shown(aside)}")
+        return None
+    names = (Path(f"{path}.{i}") for i in itertools.count(1))
+    aside = next(name for name in names if not os.path.lexists(name))
+    say(f"{_shown(path)} is not MNIST ({problem}): it is kept as {_shown(aside)}")
+    return aside
 
 
 def _look(path: Path) -> tuple[str | None, str | None]:
@@ -440,8 +445,8 @@ def _look(path: Path) -> tuple[str | None, str | None]:
         return None, str(error)
 
 
-def _put_synthetic(path: Path, say: Callable[[str], object]) -> str:
-    _write(path, draw_synthetic())
+def _put_synthetic(path: Path, problem: str | None, say: Callable[[str], object]) -> str:
+    _write(path, draw_synthetic(), _name_aside(path, problem, say))
     say(_summary(path, "synthetic", "generated here"))
     return "synthetic"
 
@@ -463,8 +468,7 @@ def _fall_back(
     if found == "synthetic":
         say(_summary(path, found, "already there"))
         return found
-    _set_aside(path, problem, say)
-    return _put_synthetic(path, say)
+    return _put_synthetic(path, problem, say)
 
 
 def _no_source(path: Path, found: str | None, problem: str | None, reasons: str) -> DataError:
