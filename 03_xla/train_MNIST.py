@@ -220,12 +220,12 @@ def summarize(args, history):
         "img_per_s": median and round(args.batch_size * hvd.size() / median, 1),  # Horovod: of all
         "final_loss": history[-1][-1] if history else None,
     }
+    print("\n".join(f"{name:<15} {value}" for name, value in results.items()), flush=True)
     if args.results:  # written elsewhere, then renamed: never half a file
         with tempfile.TemporaryDirectory(dir=args.results.parent) as folder:
             part = Path(folder) / "results.json"
             part.write_text(json.dumps(results, indent=2, default=str) + "\n")
             part.replace(args.results)
-    print("\n".join(f"{name:<15} {value}" for name, value in results.items()), flush=True)
 
 
 def main():
@@ -241,7 +241,6 @@ def main():
     level = logging.INFO if hvd.rank() == 0 else logging.ERROR  # Horovod: one rank logs
     style = "%(asctime)s - %(levelname)s - %(message)s"
     logging.basicConfig(level=level, format=style, stream=sys.stdout, force=True)
-    logging.raiseExceptions = False  # a closed pipe (| head) does not end a training
     args.interrupted, args.test_accuracy, history = False, None, []
     try:
         if args.results and args.results.exists() and not args.results.is_file():

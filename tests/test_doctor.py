@@ -245,7 +245,7 @@ def test_an_unfinished_or_outdated_environment(tmp_path, monkeypatch) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
     wanted = machine.choose_tensorflow(None)
-    kept = {"complete": True, "tensorflow": wanted, "python": python.environment.PYTHON}
+    kept = {"complete": True, "tensorflow": wanted, "python": python.venv.PYTHON}
     stamp.write_text(json.dumps({**kept, "layers": {"run": "an older one"}}))
     outdated = python.check_environment()
     assert outdated.status == "warn" and "another requirements.txt" in outdated.what

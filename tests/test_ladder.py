@@ -457,6 +457,7 @@ __main__.main([])
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # under nohup too
     )
     assert process.stdout
     if end != "an exception":

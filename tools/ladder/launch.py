@@ -149,7 +149,8 @@ def train(
         row |= {**read_json(results), "stage": job.stage.name}
     except Problem:
         row["failed"] = "interrupted" if interrupted else "it wrote no results"
-    row["device"] = plain(str(row.get("device", "")))
+    if "device" in row:
+        row["device"] = plain(str(row["device"]))
     row["interrupted"] = interrupted or row.get("interrupted", False)
     if process.returncode and not row["interrupted"]:
         row["failed"] = last_words(process.returncode, errors)
