@@ -41,7 +41,7 @@ def share_of_fetching(profile: Path, file: str) -> float:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("file", "lowest", "highest"),
-    [("train_MNIST.py", 0.5, 1.0), ("train_MNIST_iofix.py", 0.0, 0.25)],
+    [("train_MNIST.py", 0.35, 1.0), ("train_MNIST_iofix.py", 0.0, 0.25)],
 )
 def test_where_the_time_goes(
     file: str, lowest: float, highest: float, mnist: Path, tmp_path: Path
