@@ -6,7 +6,6 @@ All of them, and a healthy script, run in this process; two ranks are started on
 from __future__ import annotations
 
 import ast
-import difflib
 import json
 import os
 import re
@@ -121,16 +120,16 @@ def test_every_cause_is_hidden_once_and_some_nowhere() -> None:
 
 @pytest.mark.parametrize("mystery", MYSTERIES, ids=lambda mystery: str(mystery.number))
 def test_nothing_in_a_script_gives_it_away(mystery: Mystery) -> None:
-    """All have the same text but for the disease, which has no comment; no line is too long."""
+    """Against the healthy one it has no new comment, and no new name that tells."""
     text, healthy = made(mystery), text_of(mystery.number, ())
     ast.parse(text)
     assert max(map(len, text.splitlines())) <= 100
-    changes = list(difflib.ndiff(healthy.splitlines(), text.splitlines()))
-    added = [line[2:] for line in changes if line.startswith("+ ")]
-    assert 0 < len(added) <= 20
-    words = f"#|{'|'.join(BY_NAME)}|slow|wait|serial|trac|late\\b|mystery"
-    told = [re.search(words, line) for line in added if "Horovod:" not in line]
-    assert not any(told), told
+    comments, names = (
+        set(re.findall(form, text)) - set(re.findall(form, healthy)) for form in (r"#.*", r"\w+")
+    )
+    assert not comments and 0 < len(names) < 30
+    telling = re.compile(f"{'|'.join(BY_NAME)}|slow|wait|serial|trac|late$")
+    assert not list(filter(telling.search, names))
 
 
 def test_a_patch_that_no_longer_fits_is_noticed() -> None:
@@ -150,7 +149,8 @@ def test_making_one(tmp_path: Path) -> None:
         assert file.read_text() == made(mystery)
         assert mystery.cause not in ended.stdout.replace("timeline", "").replace("python ", "")
         file.write_text("mine")
-        assert "was not touched" in workshop("mystery", f"0{mystery.number}", my=tmp_path).stdout
+        again = workshop("mystery", f"0{mystery.number}", my=tmp_path)
+        assert "was not touched" in " ".join(again.stdout.split())
     assert (tmp_path / "data").is_symlink()
     assert "train_MNIST.1.py" in workshop("mystery", "2", "--fresh", my=tmp_path).stdout
     assert (tmp_path / "mystery_2" / "train_MNIST.py").read_text() == made(MYSTERIES[1])

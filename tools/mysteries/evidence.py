@@ -27,7 +27,7 @@ STAMPED = re.compile(
     r"^(\S+ \S+) - INFO - \(\d+, \d+\), Loss: \S+, step_time: \S+, throughput: (\S+) img/s",
     re.M,
 )
-FROM_RANK = re.compile(r"^\[\d+,\d+\]<stdout>:", re.M)  # horovodrun puts it before each line
+FROM_RANK = re.compile(r"^\[[\d,]+\]<stdout>:", re.M)  # horovodrun puts it before each line
 
 
 @dataclass
