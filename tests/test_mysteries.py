@@ -30,7 +30,14 @@ from tools.stages import ROOT
 
 HEALTHY = Mystery(0, "", ())
 ALL = [*MYSTERIES, HEALTHY]
-OPTIONS = ["--steps", 12, "--batch-size", 16, "--logdir", "logs", "--profile-steps", 7, 10]
+
+
+def options(mystery: Mystery) -> list[object]:
+    """Small, where that shows it too; to trace takes long."""
+    batch = 64 if mystery.cause in ("input", "clock") else 16
+    steps, window = (8, [5, 6]) if mystery.cause == "retracing" else (12, [7, 10])
+    words = ["--steps", steps, "--batch-size", batch, "--xla", "off"]
+    return [*words, "--logdir", "logs", "--profile-steps", *window]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +75,7 @@ def use_tools(mystery: Mystery, folder: Path, small: Path) -> None:
     try:
         with mock.patch.object(line_profiler, "profile", lines):
             module = capture.load(script)
-        ended = run_main(module, *OPTIONS, "--data", small)
+        ended = run_main(module, *options(mystery), "--data", small)
         assert ended.status == 0, ended.stderr
         lines.dump_stats(evidence.LPROF)
         Path(evidence.LOG).write_text(ended.stdout)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from tools.exercises.timing import CLOCK
 from tools.mysteries.evidence import Facts, Line
-from tools.report.verdict import LIMITS, percent
+from tools.report.figures import percent
+from tools.report.verdict import LIMITS
 from tools.terminal import number
 
 Found = tuple[bool, str]  # does it fit, and the figures that say so
@@ -52,26 +53,21 @@ def unusual_lines(facts: Facts, writing: bool) -> Found | None:
     return fits, f"{told}: {worst.source}" if fits else f"{told}."
 
 
-def runs_of(facts: Facts, function: str) -> tuple[int, int] | None:
-    """How often Python ran a function, and how many steps there were."""
-    own, loop = ((facts.lines or {}).get(name) for name in (function, "train_loop"))
-    steps = [line.hits for line in loop or () if "fetch_batch(" in line.source]
-    return (own[0].hits, steps[0]) if own and steps else None
-
-
 def traces_again(facts: Facts) -> Found | None:
-    if (runs := runs_of(facts, "train_step")) is None:
+    if facts.profile is None or not facts.profile.steps.count:
         return None
-    told = f"In the line profile train_step ran {runs[0]} time(s) for {runs[1]} steps"
-    return runs[0] > 2, f"{told}: Python runs it only to trace the graph."
+    again = [one for one in facts.profile.retraced if one.name == "train_step"]
+    traced, steps = sum(one.traced for one in again), facts.profile.steps.count
+    return traced > 1, f"In the profile train_step was traced {traced} time(s) in {steps} steps."
 
 
 def reads_again(facts: Facts) -> Found | None:
-    if (runs := runs_of(facts, "get_dataset")) is None:
+    read, loop = ((facts.lines or {}).get(name) for name in ("get_dataset", "train_loop"))
+    steps = [line.hits for line in loop or () if "fetch_batch(" in line.source]
+    if not read or not steps:
         return None
-    return runs[
-        0
-    ] > 2, f"In the line profile get_dataset ran {runs[0]} time(s) for {runs[1]} steps."
+    told = f"In the line profile get_dataset ran {read[0].hits} time(s) for {steps[0]} steps."
+    return read[0].hits > 2, told
 
 
 def is_eager(facts: Facts) -> Found | None:
@@ -129,7 +125,8 @@ TOOLS = {
     "profile": "python train_MNIST.py --steps 60 --logdir logs | tee log.txt",
     "lines": "kernprof -l train_MNIST.py --steps 30",
     "timeline": (
-        "HOROVOD_TIMELINE=$PWD/timeline.json horovodrun -np 2 python train_MNIST.py --steps 30"
+        "HOROVOD_CACHE_CAPACITY=0 HOROVOD_TIMELINE=$PWD/timeline.json \\\n"
+        "  horovodrun -np 2 python train_MNIST.py --steps 30"
     ),
 }
 CAUSES = (
@@ -142,7 +139,7 @@ CAUSES = (
     Cause("python", "Python computes something at every step", "lines",
           lambda facts: unusual_lines(facts, writing=False)),
     Cause("reading", "the data file is read again for each batch", "lines", reads_again),
-    Cause("retracing", "the graph is traced again at every step", "lines", traces_again),
+    Cause("retracing", "the graph is traced again at every step", "profile", traces_again),
     Cause("straggler", "one rank is late, and the others wait for it", "timeline", is_late),
     Cause("writing", "something is written to disk at every step", "lines",
           lambda facts: unusual_lines(facts, writing=True)),

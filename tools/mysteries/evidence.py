@@ -13,6 +13,7 @@ from typing import Any
 
 from tools.problem import Problem
 from tools.report import command as report
+from tools.report import horovod_timeline
 from tools.report.profile import ENDING, Profile
 
 LOG, LOGS, LPROF, XRAY, TIMELINE = (
@@ -136,19 +137,14 @@ def read_copies(path: Path) -> list[dict] | None:
 
 
 def read_timeline(path: Path) -> Timeline | None:
-    """A run that was cut short leaves it without its end."""
-    text = path.read_text(errors="replace").rstrip() if path.is_file() else ""
-    for end in ("", "]", "}]"):
-        try:
-            events = json.loads(text.rstrip(",") + end)
-            break
-        except ValueError:
-            continue
-    else:
+    """Of a run without Horovod's cache: with it, only the first exchange tells who was ready."""
+    try:
+        events = horovod_timeline.load(path)
+    except Problem:
         return None
     rows: dict[Any, list[dict]] = defaultdict(list)
-    for event in events if isinstance(events, list) else []:
-        if isinstance(event, dict) and event.get("ph") in ("B", "E", "X"):
+    for event in events:
+        if event.get("ph") in ("B", "E", "X"):
             rows[event.get("pid")].append(event)
     for row in rows.values():
         found = exchanges_of(row)[WARMUP:]
