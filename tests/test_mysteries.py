@@ -113,7 +113,7 @@ def test_a_rank_that_is_late(small: Path) -> None:
     for name, fits in (("straggler", True), ("exchange", False)):
         assert BY_NAME[name].look(late)[0] is fits, late
         assert BY_NAME[name].look(healthy)[0] is False, healthy
-    assert late.timeline.last_rank == 1
+    assert late.timeline.late_rank == 1
 
 
 # --- the scripts ---
@@ -134,13 +134,13 @@ def test_nothing_in_a_script_gives_it_away(mystery: Mystery) -> None:
     comments, names = (
         set(re.findall(form, text)) - set(re.findall(form, healthy)) for form in (r"#.*", r"\w+")
     )
-    assert not comments and 0 < len(names) < 30
+    assert text != healthy and not comments
     telling = re.compile(f"{'|'.join(BY_NAME)}|slow|wait|serial|trac|late$")
     assert not list(filter(telling.search, names))
 
 
 def test_a_patch_that_no_longer_fits_is_noticed() -> None:
-    for old in ("not there", "import"):
+    for old in ("no such line", "import"):
         with pytest.raises(ValueError, match=r"mystery 1: \d+ times in 04_tf_profiler"):
             text_of(1, ((old, ""),))
 
@@ -183,7 +183,7 @@ def test_answers(mystery: Mystery, facts_of, my: Path, small: Path) -> None:
     assert ended.returncode == 0 and not ended.stderr
     told = " ".join(ended.stdout.split())
     assert told.startswith("Right: ") and f"mystery {number} --check" in told
-    assert re.search(r"(In the|The log says|Besides|Rank) .*\d", told), told
+    assert re.search(r"(In the|The log says|Besides) .*\d", told), told
     assert f"{mystery.cause}: found with answer 2" in workshop("mystery", my=my).stdout
 
 
@@ -295,7 +295,7 @@ def test_the_check_uses_the_tool_that_shows_the_cause(monkeypatch, tmp_path: Pat
         script.write_text(made(mystery))
         cure.gather(BY_NAME[mystery.cause].tool, script, tmp_path / str(i), 1)
     wanted = {"python": "-m kernprof -l", "input": "--logdir", "clock": "--logdir"}
-    wanted |= {"retracing": "-m kernprof -l", "copies": "placement", "writing": "-m kernprof -l"}
+    wanted |= {"retracing": "--logdir", "copies": "placement", "writing": "-m kernprof -l"}
     wanted |= {"straggler": "-np 2"}
     for mystery, words in zip(MYSTERIES, typed):
         assert wanted[mystery.cause] in words

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-STEPS, BATCH = 18, 32
+STEPS, BATCH = 20, 16
 
 
 @functools.cache
