@@ -235,50 +235,60 @@ def test_files_that_are_none_get_no_traceback(tmp_path: Path) -> None:
 # --- the check ---
 
 
-@pytest.fixture(scope="module")
-def checked(mnist: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
-    """A fix of mystery 1, timed; mystery 3 as it was made. At the same time."""
-    folder, cache = tmp_path_factory.mktemp("checked"), str(tmp_path_factory.mktemp("cache"))
-    jobs = {}
-    for name, mystery, text, options in (
-        ("fixed", MYSTERIES[0], text_of(1, ()), "--repeats 1"),
-        ("unedited", MYSTERIES[2], made(MYSTERIES[2]), "--quick"),
-    ):
-        place = folder / name / f"mystery_{mystery.number}"
-        place.mkdir(parents=True)
-        (place / "train_MNIST.py").write_text(text)
-        (place / "answers.json").write_text('{"tries": ["x"], "found": true}')
-        line = f"mystery {mystery.number} --check {options}"
-        jobs[name] = [call(line, folder / name, cache)]
-    file = folder / "jobs.json"
-    file.write_text(json.dumps(list(jobs.values())))
+def test_a_fix_is_checked(mnist: Path, tmp_path: Path) -> None:
+    """For real, by the process that forks itself."""
+    place = tmp_path / "mystery_1"
+    place.mkdir()
+    (place / "train_MNIST.py").write_text(text_of(1, ()))
+    (place / "answers.json").write_text('{"tries": ["python"], "found": true}')
+    job = call("mystery 1 --check --quick", tmp_path, str(tmp_path / "cache"))
+    (tmp_path / "jobs.json").write_text(json.dumps([[job]]))
     env = {**stage_environment(), **trial.environment()}
-    command = [sys.executable, "-m", "tests.forked", str(file)]
+    command = [sys.executable, "-m", "tests.forked", str(tmp_path / "jobs.json")]
     subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=600)
-    return jobs
+    told = " ".join(Path(job["out"]).read_text().split())
+    assert Path(job["err"]).read_text() == "", told
+    assert "The cause is gone In the line profile 0 %" in told
+    assert told.endswith("Mystery 1 is right; without --quick it is timed.")
+    assert Path(job["out"]).with_suffix(".status").read_text() == "0"
 
 
-def outcome(jobs: dict, name: str) -> tuple[int, str, str]:
-    out, err = (Path(jobs[name][0][stream]) for stream in ("out", "err"))
-    status = int(out.with_suffix(".status").read_text())
-    return status, " ".join(out.read_text().split()), err.read_text()
+@pytest.mark.parametrize(
+    ("speeds", "said"),
+    [
+        ((900, 500, 950), "Mystery 1 is fixed."),
+        ((400, 380, 950), "Something in it still costs time: 04 is 2.38x it."),
+        ((400, 500, 550), "It is slower than it was: 0.80x."),
+    ],
+)
+def test_a_fix_is_timed(speeds, said, tmp_path: Path, mnist, monkeypatch) -> None:
+    """Yours, as it was made, 04: test_exercises.py times real ones."""
+
+    def timed(entries, *_):
+        for entry, speed in zip(entries, speeds):
+            entry.speeds, entry.claims, entry.accuracies = [speed], [speed], [0.5]
+
+    healthy = Facts(lines={"train_loop": [evidence.Line("fetch_batch(batches)", 30, 1.0)]})
+    monkeypatch.setattr(cure, "judge_training", lambda *_: False)
+    monkeypatch.setattr(cure, "gather", lambda *_: healthy)
+    monkeypatch.setattr(cure, "time_in_turns", timed)
+    workshop("mystery", "1", my=tmp_path)
+    workshop("mystery", "1", "--answer", "python", my=tmp_path)
+    ended = workshop("mystery", "1", "--check", my=tmp_path)
+    assert said in ended.stdout and ended.returncode == ("fixed" not in said), ended
+    fixed = "found with answer 1, fixed: 1.80x the speed" in workshop("mystery", my=tmp_path).stdout
+    assert fixed == ("fixed" in said)
 
 
-def test_a_fix_is_checked_and_timed(checked: dict) -> None:
-    status, told, errors = outcome(checked, "fixed")
-    assert (status, errors) == (0, ""), told + errors
-    assert "The cause is gone" in told and "the speed that it had" in told
-    assert told.endswith("Mystery 1 is fixed.")
-    my = Path(checked["fixed"][0]["env"]["WORKSHOP_MY"])
-    assert re.search(
-        r"found with answer 1, fixed: \d\S+x the speed", workshop("mystery", my=my).stdout
-    )
-
-
-def test_what_is_not_fixed_is_still_there(checked: dict) -> None:
-    status, told, errors = outcome(checked, "unedited")
-    assert (status, errors) == (1, ""), told + errors
-    assert "Not yet: It is still there. The log says" in told
+@pytest.mark.parametrize("mystery", MYSTERIES[:-1], ids=lambda mystery: str(mystery.number))
+def test_what_is_not_fixed_is_still_there(mystery, facts_of, my: Path, mnist, monkeypatch) -> None:
+    facts = facts_of(mystery)
+    monkeypatch.setattr(cure, "judge_training", lambda *_: False)
+    monkeypatch.setattr(cure, "gather", lambda *_: facts)
+    number = str(mystery.number)
+    workshop("mystery", number, "--answer", mystery.cause, my=my)
+    ended = workshop("mystery", number, "--check", "--quick", my=my)
+    assert ended.returncode == 1 and "Not yet: It is still there. " in ended.stdout, ended
 
 
 def test_the_check_uses_the_tool_that_shows_the_cause(monkeypatch, tmp_path: Path) -> None:
