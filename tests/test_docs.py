@@ -400,7 +400,7 @@ FOREIGN = {
     "configure": "--disable-wrapper-rpath",
     "TF_XLA_FLAGS": "--tf_xla_auto_jit",
     **dict.fromkeys(("cd", "diff", "export", "git", "module", "mpiexec", "mpirun"), ""),
-    **dict.fromkeys(("nvidia-smi", "qdel", "scancel", "singularity", "source"), ""),
+    **dict.fromkeys(("nvidia-smi", "qdel", "scancel", "singularity", "source", "tee"), ""),
 }
 OURS = ("python", "workshop", "horovodrun", "kernprof", "tensorboard")
 FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")

@@ -6,7 +6,6 @@ All of them, and a healthy script, run in this process; two ranks are started on
 from __future__ import annotations
 
 import ast
-import difflib
 import json
 import os
 import re
@@ -31,7 +30,14 @@ from tools.stages import ROOT
 
 HEALTHY = Mystery(0, "", ())
 ALL = [*MYSTERIES, HEALTHY]
-OPTIONS = ["--steps", 12, "--batch-size", 16, "--logdir", "logs", "--profile-steps", 7, 10]
+
+
+def options(mystery: Mystery) -> list[object]:
+    """Small, where that shows it too; to trace takes long."""
+    batch = 64 if mystery.cause in ("input", "clock") else 16
+    steps, window = (8, [5, 6]) if mystery.cause == "retracing" else (12, [7, 10])
+    words = ["--steps", steps, "--batch-size", batch, "--xla", "off"]
+    return [*words, "--logdir", "logs", "--profile-steps", *window]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +75,7 @@ def use_tools(mystery: Mystery, folder: Path, small: Path) -> None:
     try:
         with mock.patch.object(line_profiler, "profile", lines):
             module = capture.load(script)
-        ended = run_main(module, *OPTIONS, "--data", small)
+        ended = run_main(module, *options(mystery), "--data", small)
         assert ended.status == 0, ended.stderr
         lines.dump_stats(evidence.LPROF)
         Path(evidence.LOG).write_text(ended.stdout)
@@ -107,7 +113,7 @@ def test_a_rank_that_is_late(small: Path) -> None:
     for name, fits in (("straggler", True), ("exchange", False)):
         assert BY_NAME[name].look(late)[0] is fits, late
         assert BY_NAME[name].look(healthy)[0] is False, healthy
-    assert late.timeline.last_rank == 1
+    assert late.timeline.late_rank == 1
 
 
 # --- the scripts ---
@@ -121,20 +127,20 @@ def test_every_cause_is_hidden_once_and_some_nowhere() -> None:
 
 @pytest.mark.parametrize("mystery", MYSTERIES, ids=lambda mystery: str(mystery.number))
 def test_nothing_in_a_script_gives_it_away(mystery: Mystery) -> None:
-    """All have the same text but for the disease, which has no comment; no line is too long."""
+    """Against the healthy one it has no new comment, and no new name that tells."""
     text, healthy = made(mystery), text_of(mystery.number, ())
     ast.parse(text)
     assert max(map(len, text.splitlines())) <= 100
-    changes = list(difflib.ndiff(healthy.splitlines(), text.splitlines()))
-    added = [line[2:] for line in changes if line.startswith("+ ")]
-    assert 0 < len(added) <= 20
-    words = f"#|{'|'.join(BY_NAME)}|slow|wait|serial|trac|late\\b|mystery"
-    told = [re.search(words, line) for line in added if "Horovod:" not in line]
-    assert not any(told), told
+    comments, names = (
+        set(re.findall(form, text)) - set(re.findall(form, healthy)) for form in (r"#.*", r"\w+")
+    )
+    assert text != healthy and not comments
+    telling = re.compile(f"{'|'.join(BY_NAME)}|slow|wait|serial|trac|late$")
+    assert not list(filter(telling.search, names))
 
 
 def test_a_patch_that_no_longer_fits_is_noticed() -> None:
-    for old in ("not there", "import"):
+    for old in ("no such line", "import"):
         with pytest.raises(ValueError, match=r"mystery 1: \d+ times in 04_tf_profiler"):
             text_of(1, ((old, ""),))
 
@@ -150,7 +156,8 @@ def test_making_one(tmp_path: Path) -> None:
         assert file.read_text() == made(mystery)
         assert mystery.cause not in ended.stdout.replace("timeline", "").replace("python ", "")
         file.write_text("mine")
-        assert "was not touched" in workshop("mystery", f"0{mystery.number}", my=tmp_path).stdout
+        again = workshop("mystery", f"0{mystery.number}", my=tmp_path)
+        assert "was not touched" in " ".join(again.stdout.split())
     assert (tmp_path / "data").is_symlink()
     assert "train_MNIST.1.py" in workshop("mystery", "2", "--fresh", my=tmp_path).stdout
     assert (tmp_path / "mystery_2" / "train_MNIST.py").read_text() == made(MYSTERIES[1])
@@ -176,7 +183,7 @@ def test_answers(mystery: Mystery, facts_of, my: Path, small: Path) -> None:
     assert ended.returncode == 0 and not ended.stderr
     told = " ".join(ended.stdout.split())
     assert told.startswith("Right: ") and f"mystery {number} --check" in told
-    assert re.search(r"(In the|The log says|Besides|Rank) .*\d", told), told
+    assert re.search(r"(In the|The log says|Besides) .*\d", told), told
     assert f"{mystery.cause}: found with answer 2" in workshop("mystery", my=my).stdout
 
 
@@ -228,50 +235,60 @@ def test_files_that_are_none_get_no_traceback(tmp_path: Path) -> None:
 # --- the check ---
 
 
-@pytest.fixture(scope="module")
-def checked(mnist: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
-    """A fix of mystery 1, timed; mystery 3 as it was made. At the same time."""
-    folder, cache = tmp_path_factory.mktemp("checked"), str(tmp_path_factory.mktemp("cache"))
-    jobs = {}
-    for name, mystery, text, options in (
-        ("fixed", MYSTERIES[0], text_of(1, ()), "--repeats 1"),
-        ("unedited", MYSTERIES[2], made(MYSTERIES[2]), "--quick"),
-    ):
-        place = folder / name / f"mystery_{mystery.number}"
-        place.mkdir(parents=True)
-        (place / "train_MNIST.py").write_text(text)
-        (place / "answers.json").write_text('{"tries": ["x"], "found": true}')
-        line = f"mystery {mystery.number} --check {options}"
-        jobs[name] = [call(line, folder / name, cache)]
-    file = folder / "jobs.json"
-    file.write_text(json.dumps(list(jobs.values())))
+def test_a_fix_is_checked(mnist: Path, tmp_path: Path) -> None:
+    """For real, by the process that forks itself."""
+    place = tmp_path / "mystery_1"
+    place.mkdir()
+    (place / "train_MNIST.py").write_text(text_of(1, ()))
+    (place / "answers.json").write_text('{"tries": ["python"], "found": true}')
+    job = call("mystery 1 --check --quick", tmp_path, str(tmp_path / "cache"))
+    (tmp_path / "jobs.json").write_text(json.dumps([[job]]))
     env = {**stage_environment(), **trial.environment()}
-    command = [sys.executable, "-m", "tests.forked", str(file)]
+    command = [sys.executable, "-m", "tests.forked", str(tmp_path / "jobs.json")]
     subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=600)
-    return jobs
+    told = " ".join(Path(job["out"]).read_text().split())
+    assert Path(job["err"]).read_text() == "", told
+    assert "The cause is gone In the line profile 0 %" in told
+    assert told.endswith("Mystery 1 is right; without --quick it is timed.")
+    assert Path(job["out"]).with_suffix(".status").read_text() == "0"
 
 
-def outcome(jobs: dict, name: str) -> tuple[int, str, str]:
-    out, err = (Path(jobs[name][0][stream]) for stream in ("out", "err"))
-    status = int(out.with_suffix(".status").read_text())
-    return status, " ".join(out.read_text().split()), err.read_text()
+@pytest.mark.parametrize(
+    ("speeds", "said"),
+    [
+        ((900, 500, 950), "Mystery 1 is fixed."),
+        ((400, 380, 950), "Something in it still costs time: 04 is 2.38x it."),
+        ((400, 500, 550), "It is slower than it was: 0.80x."),
+    ],
+)
+def test_a_fix_is_timed(speeds, said, tmp_path: Path, mnist, monkeypatch) -> None:
+    """Yours, as it was made, 04: test_exercises.py times real ones."""
+
+    def timed(entries, *_):
+        for entry, speed in zip(entries, speeds):
+            entry.speeds, entry.claims, entry.accuracies = [speed], [speed], [0.5]
+
+    healthy = Facts(lines={"train_loop": [evidence.Line("fetch_batch(batches)", 30, 1.0)]})
+    monkeypatch.setattr(cure, "judge_training", lambda *_: False)
+    monkeypatch.setattr(cure, "gather", lambda *_: healthy)
+    monkeypatch.setattr(cure, "time_in_turns", timed)
+    workshop("mystery", "1", my=tmp_path)
+    workshop("mystery", "1", "--answer", "python", my=tmp_path)
+    ended = workshop("mystery", "1", "--check", my=tmp_path)
+    assert said in ended.stdout and ended.returncode == ("fixed" not in said), ended
+    fixed = "found with answer 1, fixed: 1.80x the speed" in workshop("mystery", my=tmp_path).stdout
+    assert fixed == ("fixed" in said)
 
 
-def test_a_fix_is_checked_and_timed(checked: dict) -> None:
-    status, told, errors = outcome(checked, "fixed")
-    assert (status, errors) == (0, ""), told + errors
-    assert "The cause is gone" in told and "the speed that it had" in told
-    assert told.endswith("Mystery 1 is fixed.")
-    my = Path(checked["fixed"][0]["env"]["WORKSHOP_MY"])
-    assert re.search(
-        r"found with answer 1, fixed: \d\S+x the speed", workshop("mystery", my=my).stdout
-    )
-
-
-def test_what_is_not_fixed_is_still_there(checked: dict) -> None:
-    status, told, errors = outcome(checked, "unedited")
-    assert (status, errors) == (1, ""), told + errors
-    assert "Not yet: It is still there. The log says" in told
+@pytest.mark.parametrize("mystery", MYSTERIES[:-1], ids=lambda mystery: str(mystery.number))
+def test_what_is_not_fixed_is_still_there(mystery, facts_of, my: Path, mnist, monkeypatch) -> None:
+    facts = facts_of(mystery)
+    monkeypatch.setattr(cure, "judge_training", lambda *_: False)
+    monkeypatch.setattr(cure, "gather", lambda *_: facts)
+    number = str(mystery.number)
+    workshop("mystery", number, "--answer", mystery.cause, my=my)
+    ended = workshop("mystery", number, "--check", "--quick", my=my)
+    assert ended.returncode == 1 and "Not yet: It is still there. " in ended.stdout, ended
 
 
 def test_the_check_uses_the_tool_that_shows_the_cause(monkeypatch, tmp_path: Path) -> None:
@@ -288,7 +305,7 @@ def test_the_check_uses_the_tool_that_shows_the_cause(monkeypatch, tmp_path: Pat
         script.write_text(made(mystery))
         cure.gather(BY_NAME[mystery.cause].tool, script, tmp_path / str(i), 1)
     wanted = {"python": "-m kernprof -l", "input": "--logdir", "clock": "--logdir"}
-    wanted |= {"retracing": "-m kernprof -l", "copies": "placement", "writing": "-m kernprof -l"}
+    wanted |= {"retracing": "--logdir", "copies": "placement", "writing": "-m kernprof -l"}
     wanted |= {"straggler": "-np 2"}
     for mystery, words in zip(MYSTERIES, typed):
         assert wanted[mystery.cause] in words

@@ -40,7 +40,8 @@ def training_step(x, y):
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((x @ weights - y) ** 2)
     tape = hvd.DistributedGradientTape(tape)
-    weights.assign_sub(0.1 * tape.gradient(loss, weights))
+    grads = tape.gradient(loss, [weights])
+    weights.assign_sub(0.1 * grads[0])
     return loss
 
 

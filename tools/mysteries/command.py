@@ -173,7 +173,8 @@ def show_timeline(mystery: Mystery) -> int:
     path = mystery.script.with_name(evidence.TIMELINE)
     line = evidence.read_timeline(path)
     if line is None:
-        raise Problem(f"no timeline to read at {shown(path)}. In that folder: {TOOLS['timeline']}")
+        command = TOOLS["timeline"].replace("\\\n ", "")
+        raise Problem(f"no timeline to read at {shown(path)}. In that folder: {command}")
     facts = evidence.Facts(timeline=line)
     for look in (causes.is_late, causes.exchanges_long):
         _, told = look(facts) or (False, "")

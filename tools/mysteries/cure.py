@@ -122,7 +122,7 @@ def gather(tool: str, script: Path, folder: Path, limit: float) -> Facts:
     elif tool == "xray":
         command = [*python, "-m", "tools.mysteries.placement", words[0], evidence.XRAY]
     elif tool == "timeline":
-        env["HOROVOD_TIMELINE"] = str(folder / evidence.TIMELINE)
+        env |= {"HOROVOD_TIMELINE": str(folder / evidence.TIMELINE), "HOROVOD_CACHE_CAPACITY": "0"}
         run = Path(sys.executable).with_name("horovodrun")
         command = [str(run), "-np", str(RANKS), *python, *words]
     *_, ended = watched.follow(command, folder, env, limit)

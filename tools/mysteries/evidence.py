@@ -13,6 +13,7 @@ from typing import Any
 
 from tools.problem import Problem
 from tools.report import command as report
+from tools.report import horovod_timeline
 from tools.report.profile import ENDING, Profile
 
 LOG, LOGS, LPROF, XRAY, TIMELINE = (
@@ -27,7 +28,7 @@ STAMPED = re.compile(
     r"^(\S+ \S+) - INFO - \(\d+, \d+\), Loss: \S+, step_time: \S+, throughput: (\S+) img/s",
     re.M,
 )
-FROM_RANK = re.compile(r"^\[\d+,\d+\]<stdout>:", re.M)  # horovodrun puts it before each line
+FROM_RANK = re.compile(r"^\[[\d,]+\]<stdout>:", re.M)  # horovodrun puts it before each line
 
 
 @dataclass
@@ -49,9 +50,9 @@ class Timeline:
     """Horovod's, of one tensor of each exchange."""
 
     exchanges: int
-    last_rank: int  # the one that came last most often
+    late_rank: int
     times_last: int
-    waited_ms: float  # from the first rank to the last
+    late_ms: float  # after the first rank, the median
     exchange_ms: float
     step_ms: float
 
@@ -136,19 +137,14 @@ def read_copies(path: Path) -> list[dict] | None:
 
 
 def read_timeline(path: Path) -> Timeline | None:
-    """A run that was cut short leaves it without its end."""
-    text = path.read_text(errors="replace").rstrip() if path.is_file() else ""
-    for end in ("", "]", "}]"):
-        try:
-            events = json.loads(text.rstrip(",") + end)
-            break
-        except ValueError:
-            continue
-    else:
+    """Of a run without Horovod's cache: with it, only the first exchange tells who was ready."""
+    try:
+        events = horovod_timeline.load(path)
+    except Problem:
         return None
     rows: dict[Any, list[dict]] = defaultdict(list)
-    for event in events if isinstance(events, list) else []:
-        if isinstance(event, dict) and event.get("ph") in ("B", "E", "X"):
+    for event in events:
+        if event.get("ph") in ("B", "E", "X"):
             rows[event.get("pid")].append(event)
     for row in rows.values():
         found = exchanges_of(row)[WARMUP:]
@@ -156,32 +152,33 @@ def read_timeline(path: Path) -> Timeline | None:
             break
     else:
         return None
-    lasts = [last for _, last, _, _ in found]
-    late = statistics.mode(lasts)
-    starts = [start for start, _, _, _ in found]
+    starts, lags, took = zip(*found)
+    ranks = {rank: [lag.get(rank, 0) for lag in lags] for rank in lags[0]}
+    late = max(ranks, key=lambda rank: statistics.median(ranks[rank]))
     return Timeline(
         exchanges=len(found),
-        last_rank=late,
-        times_last=lasts.count(late),
-        waited_ms=statistics.median(waited for _, _, waited, _ in found) / 1e3,
-        exchange_ms=statistics.median(took for _, _, _, took in found) / 1e3,
+        late_rank=late,
+        times_last=sum(lag.get(late, 0) == max(lag.values()) for lag in lags),
+        late_ms=statistics.median(ranks[late]) / 1e3,
+        exchange_ms=statistics.median(took) / 1e3,
         step_ms=statistics.median(b - a for a, b in zip(starts, starts[1:])) / 1e3,
     )
 
 
-def exchanges_of(row: list[dict]) -> list[tuple[int, int, int, int]]:
-    """Of one tensor's row: when each exchange began, who came last, the wait, the exchange (us)."""
-    found, stack, ready = [], [], []
+def exchanges_of(row: list[dict]) -> list[tuple[int, dict[int, int], int]]:
+    """When each exchange of a tensor began, how late each rank was, how long it took; in us."""
+    found, stack, ready = [], [], {}
     for event in row:
         if event["ph"] == "B":
             stack.append((event["name"], event["ts"]))
             if event["name"] == "NEGOTIATE_ALLREDUCE":
-                ready = []
+                ready = {}
         elif event["ph"] == "X":
-            ready.append((event["ts"], int(event["name"])))
+            ready[int(event["name"])] = event["ts"]
         elif stack:
             name, began = stack.pop()
             if name == "ALLREDUCE" and len(ready) > 1:
-                (first, _), (last, rank) = min(ready), max(ready)
-                found.append((first, rank, last - first, event["ts"] - began))
+                first = min(ready.values())
+                lags = {rank: at - first for rank, at in ready.items()}
+                found.append((first, lags, event["ts"] - began))
     return found

@@ -18,20 +18,20 @@ QUESTIONS = (
         "2 ranks: HOROVOD_TIMELINE",
         (("the same rank comes last", "straggler"), ("the exchange is long", "exchange")),
     ),
+    ("What does a step wait for?", "./workshop report", (("input-bound", "input"),)),
     (
-        "What does a step wait for?",
+        "Is the step one graph, traced once?",
         "./workshop report",
-        (("input-bound", "input"), ("no graph's operations", "eager")),
+        (("train_step: traced again", "retracing"), ("no graph's convolutions", "eager")),
     ),
     (
         "Host-bound: which line?",
-        "kernprof: time",
-        (("a line that writes", "writing"), ("another line of the loop", "python")),
-    ),
-    (
-        "And how often?",
-        "kernprof: Hits",
-        (("the step's lines: each step", "retracing"), ("get_dataset: each step", "reading")),
+        "kernprof",
+        (
+            ("a line that writes", "writing"),
+            ("another line of the loop", "python"),
+            ("get_dataset, each step", "reading"),
+        ),
     ),
     (
         "Compute-bound: with or without XLA?",
@@ -74,7 +74,7 @@ def draw(path: Path) -> None:
             axes.annotate("", (0.45, -i + 0.36), (0.45, -i + 0.7), arrowprops=arrow)
             axes.text(0.6, -i + 0.47, "else", color=SOFT, fontsize=8.5)
         for j, (says, cause) in enumerate(answers):
-            y = -i + (0.23 - 0.46 * j if len(answers) > 1 else 0)
+            y = -i + 0.02 + (0.165 * (len(answers) - 1) - 0.33 * j)
             axes.annotate("", (7.95, y), (4.55, y), arrowprops=arrow)
             label = {**frame, "boxstyle": "round,pad=0.15", "facecolor": PAPER}
             middle = {"ha": "center", "va": "center"}

@@ -183,11 +183,20 @@ def make_batches(''',
         "straggler",
         (
             (
+                "def train_loop(args, model, optimizer, batches, history):\n",
+                "def train_loop(args, model, optimizer, batches, test, history):\n",
+            ),
+            (
+                "    train_loop(args, model, optimizer, batches, history)\n",
+                "    test = x_test[:250], y_test[:250]\n"
+                "    train_loop(args, model, optimizer, batches, test, history)\n",
+            ),
+            (
                 STEP_LINE,
                 STEP_LINE
                 + """\
                 if 0 < hvd.rank() == hvd.size() - 1:
-                    args.batch_accuracy = evaluate(model, images.numpy(), labels.numpy())
+                    args.test_accuracy = evaluate(model, *test)
 """,
             ),
         ),
