@@ -229,7 +229,7 @@ def test_files_that_are_none_get_no_traceback(tmp_path: Path) -> None:
     ended = workshop("mystery", "3", "--timeline", my=tmp_path)
     assert ended.returncode == 1 and len(ended.stderr.splitlines()) == 1
     (folder / "answers.json").write_text("[]")
-    assert "3  begun" in workshop("mystery", my=tmp_path).stdout
+    assert "3  started" in workshop("mystery", my=tmp_path).stdout
 
 
 # --- the check ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import subprocess
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests import two_ranks
+from tests.conftest import stage_environment
 from tests.readme import Readme
 from tools.report import command as report
-from tools.report import verdict
+from tools.report import horovod_timeline, verdict
 from tools.report.profile import Profile
 from tools.stages import ROOT
 
@@ -76,12 +78,31 @@ def test_what_is_typed(monkeypatch, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "Hits" in ended.stdout and (tmp_path / "report.html").stat().st_size > 10_000
 
 
+def test_a_batch_job_without_a_network(tmp_path: Path) -> None:
+    """The page's lines in a bash of their own: no network where the kernel allows to cut it off."""
+    block = next(block for block in PAGE.blocks if "scp" in block.text)
+    job = "\n".join(["set -e", *block.commands[:2]])  # the third copies what is there then
+    (tmp_path / "workshop").symlink_to(ROOT)
+    (tmp_path / "train.py").write_text((STRANGERS / "fit.py").read_text())
+    alone = ["unshare", "--map-root-user", "--net"]
+    if subprocess.run([*alone, "true"], capture_output=True).returncode:
+        alone = []
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = stage_environment(HOME=str(tmp_path), PATH=path, TF_CPP_MIN_LOG_LEVEL="2")
+    words = [*alone, "bash", "-c", job]
+    ended = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "wrote report.html" in ended.stdout and "-bound: " in ended.stdout
+    assert "accuracy" in (tmp_path / "log.txt").read_text()
+
+
 def test_a_horovod_job(small: Path) -> None:
     """Rank 0 alone leaves a profile; and there is a timeline."""
     folder = two_ranks.ran(small) / "stranger"
     assert len(list((folder / "logs").rglob("*.xplane.pb"))) == 1
     assert steps_of(report.load(folder / "logs")[0]) == list(range(20, 30))
-    assert "NEGOTIATE_ALLREDUCE" in (folder / "timeline.json").read_text()
+    timeline = horovod_timeline.read(folder / "timeline.json")
+    assert timeline.steps == 40 and timeline.verdict["sentence"]
 
 
 def test_the_verdicts_are_those_of_the_report() -> None:

@@ -88,11 +88,11 @@ def screen() -> Console:
 
 def state(mystery: Mystery) -> str:
     if not mystery.script.is_file():
-        return "not begun"
+        return "not started"
     answers, kept = read_answers(mystery), read_kept(mystery.script)
     tries = len(answers.get("tries", []))
     if not answers.get("found"):
-        return f"{tries} answer(s), none right" if tries else "begun"
+        return f"{tries} answer(s), none right" if tries else "started"
     told = f"{mystery.cause}: found with answer {tries}"
     if kept.get("status") == "passed" and kept.get("sha256") == digest(mystery.script):
         speeds = kept.get("speeds") or {}
