@@ -192,3 +192,17 @@ def profiled(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ended = run_main(load_script(stages("04")[0]), *options)
     assert ended.status == 0, ended.stderr
     return logs
+
+
+# What `./workshop test --quick` runs: no training, no TensorFlow, no waiting.
+QUICK = {"test_choosing", "test_container", "test_data", "test_docs", "test_ladder", "test_results"}
+QUICK |= {"test_style"}
+SLOW_FIXTURES = {"walks", "short_run", "trained"}
+SLOW_TEST = re.compile("for_real|real_run|ctrl_c|batch_systems_signal|slow_way")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        needs = set(getattr(item, "fixturenames", ()))
+        if item.path.stem not in QUICK or needs & SLOW_FIXTURES or SLOW_TEST.search(item.name):
+            item.add_marker(pytest.mark.slow)
