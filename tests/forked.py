@@ -1,19 +1,24 @@
 """`./workshop` many times over with TensorFlow loaded once: a process that forks itself.
 
 python -m tests.forked JOBS.json: each job is a list of calls, made one after the other; a call is
-its words, its environment and the files for what it prints. Two jobs run at a time. Nothing of
-TensorFlow has run before a fork, so that a fork is as good as a new process.
+its words, its environment, the files for what it prints, and which runs of a check to make (none
+named: all). Where a wrong solution does what ours does, our runs stand in for its own. Two jobs
+run at a time. Nothing of TensorFlow has run before a fork, so that a fork is as good as a new
+process.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import pickle
 import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +26,7 @@ import horovod.tensorflow  # noqa: F401  here once, not in each script
 import line_profiler  # noqa: F401
 
 import tools.__main__ as workshop
-from tools.exercises import check, observe, watched  # noqa: F401  observe loads TensorFlow
+from tools.exercises import check, observe, watched  # observe loads TensorFlow
 
 AT_ONCE = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2  # the other core has its own worker
 
@@ -95,21 +100,46 @@ class Popen:
         return self.poll(0)
 
 
-def run_call(words: list[str], env: dict[str, str], out: str, err: str) -> int:
-    os.environ.update(env)
-    use_files(os.open(out, os.O_CREAT | os.O_WRONLY), os.open(err, os.O_CREAT | os.O_WRONLY))
+class Probe:
+    """trial.probe for some runs; the others are those of our own solution, if it ran already."""
+
+    def __init__(self, wanted: list[str], kept: Path, keep: bool) -> None:
+        self.wanted, self.kept, self.keep, self.original = wanted, kept, keep, check.probe
+
+    def __call__(self, script: Path, place: Path, runs: list[dict], limit: float) -> Iterator:
+        ours = pickle.loads(self.kept.read_bytes()) if self.kept.exists() and self.wanted else {}
+        mine = [run for run in runs if run["name"] in self.wanted or run["name"] not in ours]
+        made = {}
+        with closing(self.original(script, place, mine, limit)) as found:
+            for run in runs:
+                made[run["name"]] = next(found) if run in mine else ours[run["name"]]
+                if self.keep and run is runs[-1]:
+                    part = self.kept.with_suffix(".part")
+                    part.write_bytes(pickle.dumps(made))
+                    part.replace(self.kept)
+                yield made[run["name"]]
+
+
+def run_call(call: dict) -> int:
+    os.environ.update(call["env"])
+    use_files(*(os.open(call[name], os.O_CREAT | os.O_WRONLY) for name in ("out", "err")))
+    words, runs = call["words"], call["runs"]
+    if words[0] == "check" and runs is not None:
+        kept = Path(call["env"]["WORKSHOP_CACHE"]) / f"ours_{words[1]}.pickle"
+        check.probe = Probe(runs, kept, keep=Path(call["out"]).parent.name.endswith("-own"))
     return workshop.main(words)
 
 
 def run_job(calls: list[dict]) -> None:
     for call in calls:
-        pid = fork(lambda call=call: run_call(call["words"], call["env"], call["out"], call["err"]))
+        pid = fork(lambda call=call: run_call(call))
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         Path(call["out"]).with_suffix(".status").write_text(str(status))
 
 
 def main() -> None:
     watched.subprocess = SimpleNamespace(Popen=Popen, PIPE=None, DEVNULL=None)  # type: ignore
+    gc.freeze()
     running = 0
     for job in json.loads(Path(sys.argv[1]).read_text()):
         if running == AT_ONCE:

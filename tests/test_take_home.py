@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import two_ranks
 from tests.conftest import stage_environment
 from tests.readme import Readme
 from tools.report import command as report
-from tools.report import horovod_timeline, verdict
+from tools.report import verdict
 from tools.report.profile import Profile
 from tools.stages import ROOT
 
@@ -94,15 +93,6 @@ def test_a_batch_job_without_a_network(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "wrote report.html" in ended.stdout and "-bound: " in ended.stdout
     assert "accuracy" in (tmp_path / "log.txt").read_text()
-
-
-def test_a_horovod_job(small: Path) -> None:
-    """Rank 0 alone leaves a profile; and there is a timeline."""
-    folder = two_ranks.ran(small) / "stranger"
-    assert len(list((folder / "logs").rglob("*.xplane.pb"))) == 1
-    assert steps_of(report.load(folder / "logs")[0]) == list(range(20, 30))
-    timeline = horovod_timeline.read(folder / "timeline.json")
-    assert timeline.steps == 40 and timeline.verdict["sentence"]
 
 
 def test_the_verdicts_are_those_of_the_report() -> None:

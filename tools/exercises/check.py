@@ -220,7 +220,7 @@ def judge_training(
     with screen.doing("running the workshop's own solution"):
         right = right_runs(stage, files, folder / "right", limit)
     place, ran = folder / "mine", {}
-    runs = plan_runs(stage, place, files)
+    runs = plan_runs(stage, place, files, ours=False)
     with (
         screen.doing("running yours, watched"),
         contextlib.closing(probe(script, place, runs, limit)) as found,
@@ -240,8 +240,7 @@ def judge_training(
                 judge_half(now, right["few"])
             elif run["name"] == "steps":
                 judge_steps(now, right["steps"])
-            elif run["name"] == "dropout":
-                judge_dropout(now, ran["steps"], right["steps"])
+                judge_dropout(now, right["undropped"])
                 judge_accuracy(now, within, " without dropout")
             elif run["name"] == "watch":
                 judge_count(now, run["steps"])

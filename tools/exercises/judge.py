@@ -157,12 +157,12 @@ def judge_accuracy(ran: Ran, within: Tolerance, why: str) -> None:
         )
 
 
-def judge_dropout(alive: Ran, off: Ran, right: Ran) -> None:
-    rates, wanted = alive.observed["rates"], right.observed["rates"]
+def judge_dropout(mine: Ran, undropped: Ran) -> None:
+    rates, wanted = mine.observed["rates"], undropped.observed["rates"]
     if rates and rates != wanted:
         texts = [" and ".join(f"{rate:g}" for rate in some) for some in (rates, wanted)]
         raise NotYet(f"The dropout rates are {texts[0]}; they should be {texts[1]}.")
-    moved, without = updates(alive), updates(off)
+    moved, without = updates(mine), updates(undropped)
     if max(distance(moved[key], without[key]) for key in moved) < SAME_PATH:
         raise NotYet(
             "Dropout has no effect: training gives the same weights with it and without it.",

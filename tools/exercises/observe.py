@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import gc
 import json
 import linecache
 import logging
@@ -437,6 +438,7 @@ def main(plan_path: str) -> None:
     global seen
     plan, folder, pid = json.loads(Path(plan_path).read_text()), Path(plan_path).parent, os.getpid()
     cwd = Path.cwd()
+    gc.freeze()  # what TensorFlow made while it loaded stays: not to be looked through again
     keep_made()
     allow_again()
     if any(run["observe"] for run in plan["runs"]):

@@ -120,7 +120,8 @@ def options(stage: Stage, run: str, folder: Path) -> list[str]:
     """Extra options of a run of this exercise; all others keep the script's defaults."""
     if stage.number == "06":
         return ["--precision", "float32", "--steps-per-call", str(CALL)]
-    switches = {"step": ["--xla", "on"], "steps": ["--xla", "off"], "dropout": ["--xla", "off"]}
+    off = ["--xla", "off"]
+    switches = {"step": ["--xla", "on"], "steps": off, "undropped": off}
     switches["watch"] = ["--logdir", str(folder / "logs"), "--profile-steps", *map(str, WINDOW)]
     kinds = {"step": ["--precision", "mixed_bfloat16"], "few": ["--precision", "mixed_float16"]}
     words = switches.get(run, []) if stage.number >= "04" else []
@@ -139,18 +140,18 @@ def plan_run(
         "steps": steps,
         "dropout": dropout,
         "data": str(file),
-        "test_images": TEST_IMAGES if name in ("step", "dropout", "time") else 0,
+        "test_images": TEST_IMAGES if name in ("step", "steps", "time") else 0,
         "observe": name != "time",
         "markers": extra[extra.index("--logdir") + 1] if "--logdir" in extra else None,
     }
 
 
-def plan_runs(stage: Stage, folder: Path, files: dict[str, Path]) -> list[dict]:
-    """The runs in which an exercise's script is watched, in the order in which they are judged."""
+def plan_runs(stage: Stage, folder: Path, files: dict[str, Path], ours: bool) -> list[dict]:
+    """The runs in which a script is watched, in the order in which they are judged."""
     runs = [
         ("step", "one", 1, 0.001, False),
-        ("steps", "one", STEPS, 0.001, False),
-        ("dropout", "one", STEPS, 0.001, True),
+        ("steps", "one", STEPS, 0.001, True),
+        ("undropped", "one", STEPS, 0.001, False),
         ("epochs", "grey", 2 * EPOCH, STILL, False),
         ("watch", "same", WATCHED, STILL, True),
     ]
@@ -159,6 +160,7 @@ def plan_runs(stage: Stage, folder: Path, files: dict[str, Path]) -> list[dict]:
     return [
         plan_run(name, folder, files[source], *how, options(stage, name, folder))
         for name, source, *how in runs
+        if name != ("watch" if ours else "undropped")
     ]
 
 
@@ -301,7 +303,8 @@ def tensorflow_version() -> str:
 
 def right_runs(stage: Stage, files: dict[str, Path], folder: Path, limit: float) -> dict[str, Ran]:
     """The same runs of the workshop's own solution; cached, because they never change."""
-    parts = [stage.script.read_bytes(), (ROOT / "tools/exercises/observe.py").read_bytes()]
+    parts = [stage.script.read_bytes()]
+    parts += [(ROOT / f"tools/exercises/{name}.py").read_bytes() for name in ("observe", "trial")]
     parts += [path.read_bytes() for path in files.values()]
     parts += [f"{stage.number} {tensorflow_version()} {platform.node()}".encode()]
     parts += [os.environ.get("CUDA_VISIBLE_DEVICES", "").encode()]
@@ -309,8 +312,7 @@ def right_runs(stage: Stage, files: dict[str, Path], folder: Path, limit: float)
     kept = cache_folder() / f"{stage.number}_{key[:16]}.pickle"
     with contextlib.suppress(Exception):  # missing, incomplete, or of another version
         return pickle.loads(kept.read_bytes())
-    runs = plan_runs(stage, folder, files)
-    runs = [run for run in runs if run["name"] not in ("dropout", "watch")]
+    runs = plan_runs(stage, folder, files, ours=True)
     try:
         ran = dict(zip([run["name"] for run in runs], probe(stage.script, folder, runs, limit)))
     except NotYet as error:
