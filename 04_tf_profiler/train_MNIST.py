@@ -95,14 +95,14 @@ def train_step(model, optimizer, images, labels, xla):
 
 
 def train_loop(args, model, optimizer, batches, history):
-    first, last = args.profile_steps
-    if args.logdir and not 0 <= first <= last < args.steps:
+    (first, last), logs = args.profile_steps, args.logdir
+    if logs and not 0 <= first <= last < args.steps:
         stop(f"--profile-steps {first} {last} are not among the {args.steps} steps")
-    profiled = args.logdir and hvd.rank() == 0  # Horovod: one rank's profile is enough
+    profiled = logs and args.profile_ranks in ("all", str(hvd.rank()))  # Horovod: one is enough
     with contextlib.ExitStack() as window:  # closes on the way out: Ctrl+C loses no profile
         for step in range(args.steps):
             if profiled and step == first:
-                window.enter_context(tf.profiler.experimental.Profile(str(args.logdir)))
+                window.enter_context(tf.profiler.experimental.Profile(f"{logs}/{hvd.rank() or ''}"))
             start = time.perf_counter()
             with tf.profiler.experimental.Trace("train", step_num=step, _r=1):  # a step marker
                 images, labels = fetch_batch(batches)
@@ -148,6 +148,7 @@ def parse_args():
     parser.add_argument("--xla", choices=["on", "off"], default="on" if gpus else "off")
     parser.add_argument("--logdir", type=Path, help="profile some steps into this folder")
     parser.add_argument("--profile-steps", type=int, nargs=2, default=[10, 19])
+    parser.add_argument("--profile-ranks", choices=["0", "all"], default="0")
     parser.add_argument("--results", type=Path, help="write the summary to this JSON file")
     return parser.parse_args()
 

@@ -102,20 +102,20 @@ def train_steps(model, optimizer, data, order, first, count, xla):
 
 
 def train_loop(args, model, optimizer, data, history):
-    first, last = args.profile_steps
-    if args.logdir and not 0 <= first <= last < args.steps:
+    (first, last), logs = args.profile_steps, args.logdir
+    if logs and not 0 <= first <= last < args.steps:
         stop(f"--profile-steps {first} {last} are not among the {args.steps} steps")
-    profiled = args.logdir and hvd.rank() == 0  # Horovod: one rank's profile is enough
+    profiled = logs and args.profile_ranks in ("all", str(hvd.rank()))  # Horovod: one is enough
     whole = args.xla == "call" and hvd.size() == 1  # Horovod: XLA cannot compile its exchange
     call, lengths = tf.function(train_steps, jit_compile=whole), set()  # lengths seen so far
     with contextlib.ExitStack() as window:  # closes on the way out: Ctrl+C loses no profile
         while (step := len(history)) < args.steps:
             epoch, i_batch = divmod(step, args.steps_per_epoch)
             count = min(args.steps_per_call, args.steps_per_epoch - i_batch, args.steps - step)
-            alone = args.logdir and step <= last  # a step marker is for one step
+            alone = logs and step <= last  # a step marker is for one step
             count = 1 if alone else count
             if profiled and step == first:
-                window.enter_context(tf.profiler.experimental.Profile(str(args.logdir)))
+                window.enter_context(tf.profiler.experimental.Profile(f"{logs}/{hvd.rank() or ''}"))
             start = time.perf_counter()
             with tf.profiler.experimental.Trace("train", step_num=step, _r=1):  # a step marker
                 if i_batch == 0:
@@ -183,6 +183,7 @@ def parse_args():
     parser.add_argument("--steps-per-call", type=int, default=10)
     parser.add_argument("--logdir", type=Path, help="profile some steps into this folder")
     parser.add_argument("--profile-steps", type=int, nargs=2, default=[10, 19])
+    parser.add_argument("--profile-ranks", choices=["0", "all"], default="0")
     parser.add_argument("--results", type=Path, help="write the summary to this JSON file")
     return parser.parse_args()
 

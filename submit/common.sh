@@ -41,9 +41,10 @@ gpus_of_this_node() {
     grep -c '^GPU ' <<<"$lines" || true
 }
 
-check_ranks() {
+check_ranks() { # before any arithmetic, which would run what is written in them
+    [[ $nodes =~ ^[1-9][0-9]{0,5}$ ]] || stop "$nodes nodes: must be a number"
     [[ $RANKS != 0 ]] || stop "no GPU on this node: request some, or set RANKS"
-    [[ $RANKS =~ ^[1-9][0-9]*$ ]] || stop "RANKS=$RANKS: must be a number, the ranks on each node"
+    [[ $RANKS =~ ^[1-9][0-9]{0,5}$ ]] || stop "RANKS=$RANKS: must be a number, the ranks on each node"
 }
 
 # 02 or 02_tf_function: sets $stage, the folder, and $script.

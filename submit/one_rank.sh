@@ -13,6 +13,10 @@ for name in OMPI_COMM_WORLD_LOCAL_RANK HOROVOD_LOCAL_RANK PMI_LOCAL_RANK PALS_LO
         break
     fi
 done
+if [[ ! $rank =~ ^(0|[1-9][0-9]{0,5})$ ]]; then # arithmetic would run what is written in it
+    echo "submit: $name=$rank is not the number of a rank: unset it" >&2
+    exit 1
+fi
 
 if [[ -n ${CUDA_VISIBLE_DEVICES:-} ]]; then
     IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"

@@ -114,6 +114,7 @@ def probe(script: tuple[str, str], folder: Path, **extra: object) -> dict[str, A
     more: list[object] = []
     if script in stages("04", "05", "06"):
         more += ["--logdir", folder / script_id(script), "--profile-steps", 2, 3]
+    more += ["--profile-ranks", "all"] if script in stages("05") else []
     more += ["--precision", "float32"] if script in stages("05", "06") else []
     module.hvd.init()
     if SIZE > 1:

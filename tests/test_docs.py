@@ -168,6 +168,31 @@ def test_marks(name: str) -> None:
     assert check_marks(load(name)) == []
 
 
+def check_folders(readme: Readme) -> list[str]:
+    """With its exercise and without it: the reader is where the next command works."""
+    complaints = []
+    for skipped in ("workshop exercise", "nothing"):
+        here = ROOT
+        for block in readme.blocks:
+            if skipped in block.text or block.marked("not run"):
+                continue
+            here = ROOT if "top folder" in block.above else here
+            for command in block.commands:
+                words = command.split()
+                named = words[1:2] if words[0] == "cd" else re.findall(r"^\S*workshop\b", command)
+                named += [word for word in words if re.fullmatch(r"\w+\.py", word)]
+                if not all((here / name).exists() for name in named):
+                    complaints.append(f"{readme.name}: `{command}`, typed in {here.name}, fails")
+                elif words[0] == "cd":
+                    here = (here / words[1]).resolve()
+    return complaints
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n[:2].isdigit()])
+def test_a_page_works_with_and_without_its_exercise(name: str) -> None:
+    assert check_folders(load(name)) == []
+
+
 # --- 2. the output has the shape that is shown ---
 
 NUMBER = r"-?\d+(?:,\d{3})*(?:\.\d+)*(?:e[+-]?\d+)?"
@@ -915,7 +940,7 @@ def test_pictures() -> None:
 DAMAGES = [
     ("02", check_flags, r"(python train_MNIST\.py) --steps", r"\1 --stepz", "has no --stepz"),
     ("top", check_flags, r"`--log-every`", "`--log-each`", "no program named here has --log-each"),
-    ("top", check_flags, r"/workshop scale", "/workshop scales", "./workshop has no scales"),
+    ("top", check_flags, r"/workshop xray", "/workshop xrays", "./workshop has no xrays"),
     ("submit", check_flags, r"(slurm\.sbatch 06) --steps", r"\1 --stepps", "has no --stepps"),
     ("submit", check_flags, r'OPTIONS="--steps', 'OPTIONS="--stps', "has no --stps"),
     ("01", check_flags, r"-tmz", "-tmy", "has no -tmy"),
@@ -923,6 +948,7 @@ DAMAGES = [
     ("submit", check_links, r"README\.md#enter-it", "README.md#enter", "no such heading"),
     ("container", check_links, r"\(#test-it\)", "(#test-that)", "no such heading"),
     ("04", check_links, r"images/\w+\.png", "images/none.png", "there is no 04_tf_profiler/im"),
+    ("02", check_folders, r"^cd 02_tf_function\n(?=```)", "", "`python clock.py`, typed in "),
     ("02", check_paths, r"`clock\.py`", "`clocks.py`", "there is no clocks.py"),
     ("submit", check_paths, r"submit/slurm\.sbatch", "submit/slurm.sh", "no submit/slurm.sh"),
     ("top", check_variables, r"MNIST_NPZ", "MNIST_FILE", "nothing reads it"),

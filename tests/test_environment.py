@@ -47,6 +47,17 @@ def script(path: Path, text: str) -> Path:
 # --- the launcher ---
 
 
+def test_a_report_needs_no_environment_where_it_can_be_read(tmp_path):
+    """From any folder, with a Python that has the plugin: nothing is built to read a file."""
+    sample = ROOT / "04_tf_profiler" / "sample"
+    env = {**os.environ, "WORKSHOP_VENV": str(tmp_path / "venv"), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    command = [sys.executable, str(ROOT / "workshop"), "report", str(sample)]
+    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert "Step time" in ended.stdout and not ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_other_python_is_started_with_the_same_arguments(tmp_path):
     copy = make_copy(tmp_path / "repo")
     fake = script(

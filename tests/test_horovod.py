@@ -38,6 +38,8 @@ from conftest import (
     stages,
 )
 
+from tools.report import command as report
+
 pytestmark = pytest.mark.timeout(600)
 
 PLACES = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -205,9 +207,14 @@ def test_rank_0_alone_logs_every_step_once(run: SimpleNamespace) -> None:
     assert run.results["test_accuracy"] > 0 and not run.results["interrupted"]
 
 
-def test_rank_0_alone_profiles(run: SimpleNamespace) -> None:
-    recorded = list((run.folder / run.name).rglob("*.xplane.pb"))
-    assert len(recorded) == (1 if run.script in stages("04", "05", "06") else 0)
+def test_rank_0_alone_profiles_unless_all_are_asked(run: SimpleNamespace) -> None:
+    logs = run.folder / run.name
+    counts = dict.fromkeys(stages("04", "06"), 1) | dict.fromkeys(stages("05"), 2)
+    assert len(list(logs.rglob("*.xplane.pb"))) == counts.get(run.script, 0)
+    if run.script in stages("05"):
+        told, hosts = report.load(logs, ranks=True)
+        assert [host.name.rpartition(" rank ")[2] for host in hosts] == ["1", "0"]
+        assert [row.steps for row in told.host_steps] == [2, 2]
 
 
 def test_ranks_start_from_rank_0s_weights(run: SimpleNamespace) -> None:

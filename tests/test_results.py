@@ -67,9 +67,9 @@ def test_write_puts_other_figures_into_the_readmes(copy: Path) -> None:
     ladder = json.loads(kept.read_text())
     ladder["rows"][2]["img_per_s"] = 7654.0
     kept.write_text(json.dumps(ladder))
-    before = (copy / "README.md").read_text()
+    before = (copy / "RESULTS.md").read_text()
     assert results.run(keep=False, write=True) == 0
-    after = (copy / "README.md").read_text()
+    after = (copy / "RESULTS.md").read_text()
     assert "7,654" in after and "7,654" not in before
     script = (copy / STAGES[2].folder / STAGES[2].file).read_text()
     assert re.search(
@@ -125,11 +125,11 @@ def test_only_a_whole_real_run_is_kept(copy: Path, capsys, spoil, says: str) -> 
 @pytest.mark.parametrize("content", ['{"rows": []}', "[]", '{"rows": [{"stage": "00"}]}', "{"])
 def test_measured_of_another_shape(copy: Path, capsys, content: str) -> None:
     (copy / "measured" / "ladder.json").write_text(content)
-    before = (copy / "README.md").read_text()
+    before = (copy / "RESULTS.md").read_text()
     assert results.run(keep=False, write=True) == 1
     told = capsys.readouterr().err
     assert told.startswith("workshop: ") and told.count("\n") == 1 and "measured" in told
-    assert (copy / "README.md").read_text() == before
+    assert (copy / "RESULTS.md").read_text() == before
 
 
 def test_results_without_a_run(tmp_path: Path) -> None:

@@ -707,3 +707,18 @@ def test_a_rank_stays_on_its_cores(node: Site) -> None:
     for rank, core in enumerate(wanted):
         told = one_rank(node, *ask, HOROVOD_LOCAL_RANK=str(rank), CORES=" ".join(wanted))
         assert told.stdout.split() == [core]
+
+
+def test_what_is_written_in_a_number_is_not_run(node: Site, tmp_path: Path) -> None:
+    """Bash's arithmetic would: a[$(command)]."""
+    value = f"a[$(touch {tmp_path}/ran)]"
+    job = Site(tmp_path / "job", "apptainer")
+    for name, said in (
+        ("RANKS", f"RANKS={value}: must be a number, the ranks on each node"),
+        ("SLURM_JOB_NUM_NODES", f"{value} nodes: must be a number"),
+    ):
+        assert complaint(job.run("slurm.sbatch", "02", **{"RANKS": "4", name: value})) == said
+    for name in LOCAL_RANK:
+        told = complaint(one_rank(node, **{name: value}))
+        assert told == f"{name}={value} is not the number of a rank: unset it"
+    assert not (tmp_path / "ran").exists()

@@ -182,7 +182,7 @@ def fill(text: str) -> str:
 
 
 def readmes() -> list[Path]:
-    return [ROOT / "README.md", *sorted(ROOT.glob("[0-9]*/[A-Z]*.md"))]
+    return [ROOT / "README.md", ROOT / "RESULTS.md", *sorted(ROOT.glob("[0-9]*/[A-Z]*.md"))]
 
 
 # --- the command ---

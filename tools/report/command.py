@@ -37,7 +37,9 @@ def load(path: Path, ranks: bool = False) -> tuple[Profile, list[Host]]:
     found.framework = framework(hosts)
     found.eager_calls = sum(host.eager_calls() for host in hosts)
     found.retraced = [item for host in hosts for item in host.retraced()]
-    found.devices = [d for h in hosts for d in gaps.devices(h.name, h.space, h.marked())]
+    for host in hosts:
+        recorded = host.recorded_ms() or 0.0
+        found.devices += gaps.devices(host.name, host.space, host.marked(), recorded)
     events.add_operations(found, hosts)
     add_layers(found)
     add_coverage(found, hosts)

@@ -65,6 +65,7 @@ class Device:
     name: str
     kernels: int = 0
     copies: int = 0
+    recorded_ms: float = 0.0
     window_ms: float = 0.0
     busy_ms: float = 0.0  # computing
     idle_ms: float = 0.0  # not computing
@@ -88,15 +89,23 @@ class Device:
     def gap_count(self) -> int:
         return sum(item.count for item in self.gaps)
 
+    @property
+    def recorded_share(self) -> float | None:
+        """Computing, of the whole recording."""
+        return self.busy_ms / self.recorded_ms if self.recorded_ms else None
 
-def devices(host: str, space: Space, marked: Intervals) -> list[Device]:
+
+def devices(host: str, space: Space, marked: Intervals, recorded_ms: float = 0) -> list[Device]:
     """Each device of a host; marked is where the program has step markers."""
     planes = [plane for plane in space.planes if DEVICE.match(plane.name)]
     if not planes:
         return []
     lines = [line for plane in space.planes if plane not in planes for line in plane.lines]
     host_side = HostSide([line for line in lines if len(line)])
-    return [device(host, plane, host_side, marked) for plane in planes]
+    found = [device(host, plane, host_side, marked) for plane in planes]
+    for made in found:
+        made.recorded_ms = max(recorded_ms, made.window_ms)
+    return found
 
 
 def own_lines(plane: Plane) -> list[Line]:

@@ -120,12 +120,17 @@ def read(run: Run) -> tuple[list[Host], list[str]]:
 
 
 def tell_apart(hosts: list[Host], folder: Path) -> None:
-    """Ranks of one node have its name: the file's name or its folder is added."""
+    """Ranks of one node have its name: the file's name or its folder is added.
+
+    A stage's --profile-ranks all leaves rank 0 in the folder itself, rank 1 in 1, and so on.
+    """
     names = [host.name for host in hosts]
     for host in hosts:
         if names.count(host.name) > 1:
             inside = host.file.absolute().relative_to(folder).parts
             own = inside[0] if len(inside) > 1 else host.file.name[: -len(ENDING)]
+            rank = {"plugins": "0"}.get(own, own)
+            own = f"rank {rank}" if rank.isdigit() else own
             host.name = own if own.startswith(host.name) else f"{host.name} {own}"
 
 

@@ -22,6 +22,8 @@ from tools.report.text_parts import (
     step_lines,
 )
 
+DEVICES = "Devices, from the first kernel to the last (of all: of the whole recording)"
+
 
 def title(profile: Profile) -> str:
     """Run, hosts and devices; a run that is named like its host is named once."""
@@ -54,7 +56,7 @@ def show(profile: Profile, console: Console) -> None:
     )
     for heading, table in (
         ("Hosts", hosts_table(profile)),
-        ("Devices, from the first kernel to the last", devices_table(profile.devices, busy)),
+        (DEVICES, devices_table(profile.devices, busy)),
         ("What the host did while a device computed nothing, ms", gaps_table(busy)),
         ("Time by layer, ms", layers_table(profile)),
         ("The most expensive operations on the device", operations_table(on_device)),

@@ -141,12 +141,13 @@ def share_or_dash(share: float | None) -> str:
 def devices_table(devices: list[Device], busy: list[Device]) -> Table:
     """Those that did something; the others are told in a note."""
     several = len({device.host for device in devices}) > 1
-    columns = "ms|computing|exchange|hidden|copies|hidden|kernel us|launch us|queue"
+    columns = "ms|computing|of all|exchange|hidden|copies|hidden|kernel us|launch us|queue"
     table = new_table(columns, "device")
     for item in busy:
         table.add_row(
             ms(item.window_ms),
             percent(1 - item.idle_share),
+            share_or_dash(item.recorded_share),
             ms(item.exchange_ms) if item.exchange_ms else "-",
             share_or_dash(item.exchange_hidden),
             ms(item.copy_ms),

@@ -67,6 +67,7 @@ function devices(profile) {
     name(deviceName(profile, d)),
     num(ms(d.window_ms)),
     num(percent(d.window_ms ? d.busy_ms / d.window_ms : 0)),
+    share(d.recorded_ms ? d.busy_ms / d.recorded_ms : null),
     num(d.kernels.toLocaleString("en-US")),
     num(ms(d.kernel_us)),
     num(ms(d.launch_us)),
@@ -78,15 +79,15 @@ function devices(profile) {
     share(d.copy_hidden),
   ]);
   const heads = [
-    ...["Device", "#Window, ms", "#Computing", "#Kernels", "#Kernel, µs", "#Launch, µs", "#Queue"],
-    ...["#Shorter than launch", "#Exchange, ms", "#hidden", "#Copies, ms", "#hidden"],
+    ...["Device", "#Window, ms", "#Computing", "#of all", "#Kernels", "#Kernel, µs", "#Launch, µs"],
+    ...["#Queue", "#Shorter than launch", "#Exchange, ms", "#hidden", "#Copies, ms", "#hidden"],
   ];
   section.append(
     el("h3", "", "Every device that computed"),
     el(
       "p",
       "soft small",
-      "From its first kernel to its last. Kernel, launch and queue are medians; the queue is how many kernels " +
+      "From its first kernel to its last; of all: of the whole recording. Kernel, launch and queue are medians; the queue is how many kernels " +
         "were launched and had not begun when one began. Hidden: the share while the device also computed.",
     ),
     ...table(heads, rows, "narrow"),
