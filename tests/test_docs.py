@@ -498,7 +498,7 @@ def programs(words: list[str], folder: str) -> Iterator[tuple[tuple[str, ...], l
         yield ("workshop", *rest[:1]), rest[1:]
     elif first in ("python", "python3") and rest[:1] == ["-m"]:
         yield ("python -m", rest[1]), rest[2:]
-    elif first in ("python", "python3") and rest:
+    elif first in ("python", "python3") and rest and rest[0] != "-c":
         yield ("script", stand_in(joined(folder, rest[0]))), rest[1:]
     elif first == "kernprof":
         at = next((i for i, word in enumerate(rest) if word.endswith(".py")), len(rest))

@@ -169,7 +169,10 @@ def make(paths: list[Path], files: Files, ranks: bool = False) -> int:
         save(files["json"], lambda part: part.write_text(figures, encoding="utf-8"))
     console = terminal.console()
     console.width = min(console.width, 100)
-    if comparison:
+    if "html" in files:  # the page has it all
+        for found in profiles:
+            console.print(Text(text.title(found), style="bold"), *text.head(found), sep="\n")
+    elif comparison:
         show_both(*profiles, comparison, console)
     else:
         text.show(profiles[0], console)
