@@ -203,7 +203,7 @@ def profiled(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # What `./workshop test --quick` runs: no training, no TensorFlow, no waiting.
 QUICK = {"test_choosing", "test_container", "test_data", "test_docs", "test_ladder", "test_results"}
 QUICK |= {"test_style"}
-SLOW_FIXTURES = {"walks", "short_run", "trained"}
+SLOW_FIXTURES = {"walks", "trained"}
 SLOW_TEST = re.compile("for_real|real_run|ctrl_c|batch_systems_signal|slow_way")
 
 

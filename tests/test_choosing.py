@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -273,18 +272,3 @@ def test_the_ways_of_a_cpu_with_16_bit_units(chooser: Chooser) -> None:
         info.write_text(f"model name\t: A CPU\nflags\t\t: {flags}\n")
         assert list(chooser.run()[2]) == [*WAYS, *added]
     assert all(key.startswith("A CPU, ") for key in chooser.kept())
-
-
-@pytest.mark.timeout(400)
-def test_a_real_run(chooser: Chooser, small: Path) -> None:
-    shutil.copy(FOLDER / "train_MNIST.py", chooser.folder)
-    chooser.limits(120, 360)
-    process = chooser.start("--data", small, "--batch-size", 16)
-    out, err = process.communicate(timeout=390)
-    assert process.returncode == 0, err
-    speeds = {key.split(": ")[1]: speed for key, speed in chooser.kept().items()}
-    assert list(speeds)[:3] == WAYS and all(isinstance(speed, float) for speed in speeds.values())
-    assert speeds[out.strip()] >= 0.97 * max(speeds.values())
-    assert re.search(
-        r", TensorFlow \['2[\d.]+'\], batch 16, script \w{8}: ", next(iter(chooser.kept()))
-    )

@@ -29,12 +29,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from line_profiler import load_stats
 from PIL import Image
 
-from tests.conftest import stage_environment
+from tests.conftest import CACHE, stage_environment
 from tests.readme import Block, Ran, Readme, Walk, simple_commands
 from tests.test_equality import NEIGHBOURS
-from tools import commands
+from tools import commands, machine
 from tools.ladder import bench, results, scale, table
 from tools.mysteries import picture
 from tools.report import screenshots
@@ -381,6 +382,84 @@ def test_git_would_not_see_what_a_reader_makes(walks: Walked, copy: Path) -> Non
     listed = [*git, "ls-files", "-z", "--others", "--exclude-standard"]
     seen = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split("\0")
     assert set(seen) - {"", *FILES} == set()
+
+
+# --- what the walk leaves behind, looked at closely ---
+
+
+def typed_in(walks: Walked, name: str, start: str) -> Ran:
+    if name not in walks:
+        pytest.skip(f"{name} was not walked")
+    return next(one for one in walks[name].result() if one.command.startswith(start))
+
+
+@pytest.fixture(scope="module")
+def ladder_run(walks: Walked) -> str:
+    """What `./workshop run` printed, all stages, 06's switches chosen."""
+    return typed_in(walks, "README.md", "./workshop run").output
+
+
+def test_run_ends_with_a_table(ladder_run: str) -> None:
+    assert re.search(r"02_tf_function +the step is a tf.function +\d+ +[\d.,]+", ladder_run)
+    assert re.search(r"06_optimized .*x +[\d.]+x +\d+\.\d +\d+\.\d %", ladder_run)
+    assert "real MNIST" in ladder_run and f", {machine.cpu_model()};" in ladder_run
+    assert max(map(len, ladder_run.splitlines())) <= 100
+
+
+def test_plain_lines_where_there_is_no_terminal(ladder_run: str) -> None:
+    assert "\x1b" not in ladder_run and "\r" not in ladder_run
+    assert re.search(r"^02_tf_function +[\d.,]+ img/s +\(\d+ s\)$", ladder_run, re.M)
+
+
+def test_06_trains_with_what_choose_found(ladder_run: str, copy: Path) -> None:
+    row = json.loads((copy / "results" / "ladder.json").read_text())["rows"][-1]
+    tried = row["tried"]
+    assert all(line in ladder_run for line in tried["lines"]) and len(tried["lines"]) >= 3
+    words = dict(zip(*[iter(tried["switches"].split())] * 2))
+    assert words == {
+        "--xla": row["xla"],
+        "--precision": row["precision"],
+        "--steps-per-call": str(row["steps_per_call"]),
+    }
+
+
+def test_run_writes_json_markdown_and_chart(ladder_run: str, copy: Path) -> None:
+    folder = copy / "results"
+    ladder = json.loads((folder / "ladder.json").read_text())
+    assert [row["stage"] for row in ladder["rows"]] == [stage.name for stage in STAGES]
+    assert ladder["ceiling"]["float32"] > 1e9
+    for row in ladder["rows"]:
+        assert len(row["log"]) == 3
+        assert f"{row['img_per_s']:,.0f}" in (folder / "ladder.md").read_text()
+    with Image.open(folder / "ladder.png") as chart:
+        assert chart.width > 800 and chart.height > 200
+
+
+def test_choose_prints_the_fastest_and_keeps_all(walks: Walked) -> None:
+    said = typed_in(walks, "06_optimized/README.md", "python choose.py").output
+    kept = json.loads((Path(CACHE) / "06_choices.json").read_text())
+    kept = {key: speed for key, speed in kept.items() if re.search("None, .*, batch 64, ", key)}
+    speeds = {key.split(": ")[1]: speed for key, speed in kept.items()}
+    assert len(speeds) >= 3 and all(isinstance(speed, float) for speed in speeds.values())
+    assert speeds[said.splitlines()[0]] >= 0.97 * max(speeds.values())
+
+
+@pytest.mark.parametrize(
+    ("file", "lowest", "highest"),
+    [("train_MNIST.py", 0.35, 1.0), ("train_MNIST_iofix.py", 0.0, 0.25)],
+)
+def test_where_the_time_goes(
+    file: str, lowest: float, highest: float, walks: Walked, copy: Path
+) -> None:
+    """Stage 01's claim: most of it into fetching data before the fix, and not after it."""
+    typed_in(walks, "01_line_profiler/README.md", f"kernprof -l {file}")
+    folder = copy / "01_line_profiler"
+    stats = load_stats(str(folder / f"{file}.lprof"))
+    (lines,) = [rows for (_, _, name), rows in stats.timings.items() if name == "train_loop"]
+    source = (folder / file).read_text().splitlines()
+    times = {source[number - 1]: spent for number, _, spent in lines}
+    (fetching,) = [spent for text, spent in times.items() if "fetch_batch(" in text]
+    assert lowest < fetching / sum(times.values()) < highest
 
 
 # --- 3. paths, links, anchors, flags ---

@@ -734,7 +734,7 @@ def sleeps(seconds: float) -> Patch:
 
 TIMED = [
     Case(
-        "01", "slow", "slower than 00_baseline", (*HANDED_ON, sleeps(1)), options=ONCE, runs="time"
+        "02", "slow", "slower than 01_line_profiler", (GRAPH, sleeps(1)), options=ONCE, runs="time"
     ),
     Case(
         "04",
@@ -745,7 +745,7 @@ TIMED = [
         runs="time",
     ),
     Case("02", "clock-does-not-wait", "Your clock misses time", NO_WAIT, options=ONCE, runs="time"),
-    Case("06", "core-timed", "", core(), options=("--repeats", "2"), runs="time"),
+    Case("02", "timed", "", (GRAPH,), options=ONCE, runs="time"),
 ]
 
 
@@ -772,7 +772,8 @@ def walk_of(number: str, my: Path, cache: str) -> list[dict]:
     """What the READMEs say to type, before anything is edited."""
     my.mkdir()
     lines = (f"exercise {number}", f"check {number}", f"check {number} --hint", "check")
-    return [call(line, my, cache, str(i)) for i, line in enumerate(lines)]
+    runs = ["watch"] if number in ("02", "03") else None
+    return [call(line, my, cache, str(i), runs) for i, line in enumerate(lines)]
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from matplotlib import image
 from rich.console import Console
 
 from tests.conftest import stage_environment
-from tools import files, machine, stages
+from tools import files, stages
 from tools.files import results_folder
 from tools.ladder import ceiling, launch, scale, table
 from tools.ladder import run as ladder
@@ -43,54 +43,6 @@ def workshop(results: Path, *words: object, timeout: float = 300) -> subprocess.
         text=True,
         timeout=timeout,
     )
-
-
-@pytest.fixture(scope="module")
-def short_run(mnist: Path, tmp_path_factory: pytest.TempPathFactory):
-    """One real run of two stages, 06's switches chosen, looked at by several tests."""
-    results = tmp_path_factory.mktemp("results")
-    return results, workshop(results, "run", "--stages", "02", "06_optimized", "--steps", 20)
-
-
-def test_run_ends_with_a_table(short_run) -> None:
-    _, process = short_run
-    assert process.returncode == 0, process.stdout + process.stderr
-    assert re.search(r"02_tf_function +the step is a tf.function +\d+ +[\d.,]+", process.stdout)
-    assert re.search(r"06_optimized .*x +[\d.]+x +\d+\.\d +\d+\.\d %", process.stdout)
-    assert "real MNIST" in process.stdout and f", {machine.cpu_model()};" in process.stdout
-    assert max(map(len, process.stdout.splitlines())) <= 100
-
-
-def test_plain_lines_where_there_is_no_terminal(short_run) -> None:
-    _, process = short_run
-    assert "\x1b" not in process.stdout and "\r" not in process.stdout
-    assert re.search(r"^02_tf_function +[\d.,]+ img/s +\(\d+ s\)$", process.stdout, re.M)
-
-
-def test_06_trains_with_what_choose_found(short_run) -> None:
-    results, process = short_run
-    row = json.loads((results / "ladder.json").read_text())["rows"][1]
-    tried = row["tried"]
-    assert all(line in process.stdout for line in tried["lines"]) and len(tried["lines"]) >= 3
-    words = dict(zip(*[iter(tried["switches"].split())] * 2))
-    assert words == {
-        "--xla": row["xla"],
-        "--precision": row["precision"],
-        "--steps-per-call": str(row["steps_per_call"]),
-    }
-
-
-def test_run_writes_json_markdown_and_chart(short_run) -> None:
-    results, _ = short_run
-    ladder = json.loads((results / "ladder.json").read_text())
-    rows = ladder["rows"]
-    assert [row["stage"] for row in rows] == ["02_tf_function", "06_optimized"]
-    assert ladder["ceiling"]["float32"] > 1e9
-    assert all(len(row["log"]) == 3 for row in rows)
-    for row in rows:
-        assert f"{row['img_per_s']:,.0f}" in (results / "ladder.md").read_text()
-    height, width = image.imread(results / "ladder.png").shape[:2]
-    assert width > 800 and height > 200
 
 
 @pytest.mark.parametrize(
@@ -419,17 +371,6 @@ def test_ctrl_c_shows_what_was_done_and_leaves_no_process(mnist: Path, tmp_path:
     assert json.loads(kept.read_text())["rows"][0]["interrupted"] is True
 
 
-@pytest.mark.timeout(300)
-def test_a_batch_systems_signal_reaches_the_stage(mnist: Path, tmp_path: Path) -> None:
-    """SIGTERM to `run` alone: the stage must not train on without it."""
-    with started(tmp_path) as (process, children):
-        process.terminate()
-        out, err = process.communicate(timeout=60)
-        assert not any(child.is_running() for child in children)
-    assert (process.returncode, err) == (130, "")
-    assert "03_xla" not in out
-
-
 ENDLESS = """
 import time
 print("x - INFO - (0, 0), Loss: 1.0, step_time: 0.1, throughput: 640.0 img/s.", flush=True)
@@ -469,6 +410,38 @@ __main__.main([])
         stage.wait(30)
     process.wait(30)
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(p.info)]
+
+
+def test_a_batch_systems_signal_reaches_the_stage(mnist: Path, tmp_path: Path) -> None:
+    """SIGTERM to `run` alone: the stage ends too, and no other one starts."""
+    (tmp_path / "stage.py").write_text(ENDLESS)
+    code = f"""
+import sys
+from pathlib import Path
+from tools import __main__, commands, stages
+from tools.ladder import ceiling, run
+stages.Stage.script = Path({str(tmp_path / "stage.py")!r})
+ceiling.measure = dict
+commands.call = lambda argv: run.run(["02", "03"], 5, 64, 1, 1)
+sys.exit(__main__.main([]))
+"""
+    results = tmp_path / "results"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=environment(results),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not any("throughput" in log.read_text() for log in results.glob("running-*/02*.log")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    process.terminate()
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, ""), err
+    assert "03_xla" not in out
+    assert not [p for p in psutil.process_iter(["cmdline"]) if "stage.py" in str(p.info)]
 
 
 # --- scale ---

@@ -99,7 +99,9 @@ def test_keep_copies_the_runs_and_what_xray_predicts(copy: Path, monkeypatch) ->
     cases[0] |= {"xla": "off", "kernels": 4321, "compiled_calls": 0}
     text = json.dumps({"tensorflow": "2.17.1", "cases": cases})
     monkeypatch.setattr(results, "predict", lambda path: path.write_text(text))
+    monkeypatch.setattr(results, "summary", lambda folder, number: {"convolutions": 0.123})
     assert results.run(keep=True, write=False) == 0
+    assert results.profiled("05", "convolutions") == "12 %"
     kept = (copy / "measured" / "ladder.json").read_text()
     assert "2027-01-01" in kept and "/home" not in kept
     assert results.kernels("02") == "4321"
@@ -151,13 +153,13 @@ def test_bench_refuses_more_images_than_there_are() -> None:
 
 @pytest.mark.timeout(400)
 def test_bench_for_real(mnist: Path, tmp_path: Path) -> None:
-    words = ["--batch-size", 16, "--repeats", 1, "--steps", 20]
+    words = ["--batch-size", 64, "--repeats", 1, "--steps", 20]
     process = workshop(tmp_path, "bench", *words, timeout=390)
     assert process.returncode == 0, process.stdout + process.stderr
-    found = json.loads((tmp_path / "bench_16.json").read_text())
+    found = json.loads((tmp_path / "bench_64.json").read_text())
     assert [row["name"] for row in found["rows"]][:2] == ["06_optimized", "02_tf_function"]
     assert len(found["rows"]) >= 6 and all(row["img_per_s"] > 0 for row in found["rows"])
-    assert re.search(r"batch 16: 06 is [\d.]+x the best model.fit", process.stdout)
+    assert re.search(r"batch 64: 06 is [\d.]+x the best model.fit", process.stdout)
     assert max(map(len, process.stdout.splitlines())) <= 100
 
 

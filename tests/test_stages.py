@@ -51,6 +51,7 @@ TYPES: dict[str, type | tuple[type, ...]] = {
     "steps_per_call": int,
     "logdir": str,
     "profile_steps": list,
+    "profile_ranks": str,
     "results": str,
     "interrupted": bool,
     "test_accuracy": float,
@@ -65,8 +66,8 @@ TYPES: dict[str, type | tuple[type, ...]] = {
     "img_per_s": float,
     "final_loss": float,
 }
-SINCE = {"xla": "04", "logdir": "04", "profile_steps": "04", "precision": "05"}
-SINCE |= {"steps_per_call": "06"}
+SINCE = {"xla": "04", "logdir": "04", "profile_steps": "04", "profile_ranks": "04"}
+SINCE |= {"precision": "05", "steps_per_call": "06"}
 OPTIONS = {"--epochs", "--batch-size", "--lr", "--steps", "--data", "--log-every", "--seed"}
 OPTIONS |= {"--results"}
 SOME = [*stages("00", "02"), LAST]  # eager, graph, many steps a call: for tests of options

@@ -13,6 +13,8 @@ other rung is 06_device. Everything was measured, except `kernels`, which xray p
     peak STAGE [PRECISION]   of the matrix multiply, in the stage's precision or this one: 67 %
     gflops PRECISION         the matrix multiply itself, in GFLOP/s: 212
     kernels STAGE            GPU kernels a step, predicted: 217, 13+1 (and one compiled call) or -
+    profile STAGE WHAT       of 04's or 05's profile: convolutions, products, random or input, in
+                             % of the time; adam, its operations a step: 219
     tried                    what choose.py tried for 06, as it printed it, as a block
     chosen                   the switches that it found: --xla off --precision float32 ...
     bench BATCH              06 against model.fit at this batch size, as a table
@@ -39,6 +41,7 @@ from tools.files import results_folder, save
 from tools.ladder import bench, scale, table
 from tools.stages import ROOT, STAGES, Stage, choose
 
+PROFILED = ("04", "05")  # the pages after these rest on their profiles
 KEPT = ROOT / "measured"
 CHART = ROOT / "images" / "ladder_cpu.png"
 MARK = re.compile(r"(<!--= ([^>]*?) -->)(.*?)(<!--/=-->)", re.S)
@@ -151,6 +154,12 @@ def scale_verdict(batch_size: str = "64") -> str:
     return scale.verdict(read(KEPT, f"scale_06_{batch_size}.json")["points"])
 
 
+def profiled(number: str, what: str) -> str:
+    """Of the profile that the ladder's run left: a share of the operations' time, or a count."""
+    found = read(KEPT, f"profile_{number}.json")[what]
+    return f"{found:.0f}" if what == "adam" else f"{100 * found:.0f} %"
+
+
 FIGURES: dict[str, Callable[..., str]] = {
     "table": ladder_table,
     "log": log,
@@ -162,6 +171,7 @@ FIGURES: dict[str, Callable[..., str]] = {
     "gflops": gigaflops,
     "text": text,
     "kernels": kernels,
+    "profile": profiled,
     "tried": tried,
     "chosen": chosen,
     "bench": bench_table,
@@ -212,6 +222,8 @@ def keep_runs() -> list[Path]:
         texts["clock.txt"] = read_text(folder, "clock.txt")
     predict(folder / "xray.json")
     texts["xray.json"] = read_text(folder, "xray.json")
+    for number in PROFILED:
+        texts[f"profile_{number}.json"] = json.dumps(summary(folder, number), indent=1) + "\n"
     for name, text in texts.items():
         save(KEPT / name, lambda part, text=text: part.write_text(text))
     return [KEPT / name for name in texts]
@@ -223,6 +235,30 @@ def predict(path: Path) -> None:
     child = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     if child.returncode:
         raise NoResults("./workshop xray failed: nothing was kept")
+
+
+def summary(folder: Path, number: str) -> dict[str, float]:
+    """What the pages quote of a stage's profile: shares of the operations' time, and counts."""
+    logs, file = folder / "logs" / choose([number])[-1].name, folder / f"profile_{number}.json"
+    command = [sys.executable, "-m", "tools", "report", str(logs.resolve()), "--json"]
+    child = subprocess.run([*command, str(file.resolve())], cwd=ROOT, stdout=subprocess.DEVNULL)
+    if child.returncode:
+        raise NoResults(f"{number}'s profile cannot be read: nothing was kept")
+    told = read(folder, file.name)
+    steps, found = told["steps"], [op for op in told["operations"] if op["mode"] != "tf.data"]
+    total = sum(op["self_ms"] for op in found)
+
+    def share(kind: str) -> float:
+        return round(sum(op["self_ms"] for op in found if kind in op["type"]) / total, 4)
+
+    return {
+        "step_ms": round(steps["average_ms"], 2),
+        "input": round(steps["split"]["input"] / steps["average_ms"], 4),
+        "convolutions": share("Conv2D"),
+        "products": share("MatMul"),
+        "random": share("Random"),
+        "adam": sum(op["count"] for op in found if "adam" in op["name"]) / steps["count"],
+    }
 
 
 def speed_line(stage: Stage) -> str:
