@@ -81,7 +81,7 @@ def main():
     parser.add_argument("--data", help="as for train_MNIST.py")
     parser.add_argument("--again", action="store_true", help="discard the kept result")
     args, (device, (limit, total), ways) = parser.parse_args(), find_ways()
-    steps = 500 if (limit, total) == GPU else 60 if args.batch_size <= 256 else 30
+    steps = 500 if (limit, total) == GPU else 40 if args.batch_size <= 256 else 30
     command = [sys.executable, SCRIPT, "--steps", str(steps), "--batch-size", str(args.batch_size)]
     command += ["--data", args.data] if args.data else []
     versions = [d.version for n in ("tensorflow", "tensorflow-cpu") for d in distributions(name=n)]

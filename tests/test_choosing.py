@@ -216,7 +216,7 @@ def test_options_reach_the_script_and_a_launcher_does_not(chooser: Chooser) -> N
     status, *_ = chooser.run("--batch_size", 8, "--data", "x.npz", **launcher)
     assert status == 0
     for _, _, words, names in chooser.ran():
-        assert " ".join(words).startswith("--steps 60 --batch-size 8 --data x.npz --xla")
+        assert " ".join(words).startswith("--steps 40 --batch-size 8 --data x.npz --xla")
         assert not set(launcher) & set(names) and "PATH" in names
 
 

@@ -56,7 +56,7 @@ COMMANDS = (
         option("--stages", nargs="+", default=[], metavar="NN", help="for instance 00 02"),
         count("--ranks", 1, "processes (Horovod)"),
         count("--repeats", 1, "run the whole ladder this often; default 1"),
-        STEPS,
+        count("--steps", 60, "of each stage; default 60"),
         BATCH_SIZE,
     ),
     command(
