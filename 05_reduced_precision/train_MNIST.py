@@ -97,14 +97,14 @@ def train_step(model, optimizer, images, labels, xla):
 
 
 def train_loop(args, model, optimizer, batches, history):
-    (first, last), logs = args.profile_steps, args.logdir
+    rank, logs, (first, last) = hvd.rank(), args.logdir, args.profile_steps  # Horovod: 0 if alone
     if logs and not 0 <= first <= last < args.steps:
         stop(f"--profile-steps {first} {last} are not among the {args.steps} steps")
-    profiled = logs and args.profile_ranks in ("all", str(hvd.rank()))  # Horovod: one is enough
+    profiled = logs and args.profile_ranks in ("all", str(rank))  # Horovod: one is enough
     with contextlib.ExitStack() as window:  # closes on the way out: Ctrl+C loses no profile
         for step in range(args.steps):
             if profiled and step == first:
-                window.enter_context(tf.profiler.experimental.Profile(f"{logs}/{hvd.rank() or ''}"))
+                window.enter_context(tf.profiler.experimental.Profile(f"{logs}/{rank or ''}"))
             start = time.perf_counter()
             with tf.profiler.experimental.Trace("train", step_num=step, _r=1):  # a step marker
                 images, labels = fetch_batch(batches)

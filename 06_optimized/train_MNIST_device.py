@@ -102,10 +102,10 @@ def train_steps(model, optimizer, data, order, first, count, xla):
 
 
 def train_loop(args, model, optimizer, data, history):
-    (first, last), logs = args.profile_steps, args.logdir
+    rank, logs, (first, last) = hvd.rank(), args.logdir, args.profile_steps  # Horovod: 0 if alone
     if logs and not 0 <= first <= last < args.steps:
         stop(f"--profile-steps {first} {last} are not among the {args.steps} steps")
-    profiled = logs and args.profile_ranks in ("all", str(hvd.rank()))  # Horovod: one is enough
+    profiled = logs and args.profile_ranks in ("all", str(rank))  # Horovod: one is enough
     whole = args.xla == "call" and hvd.size() == 1  # Horovod: XLA cannot compile its exchange
     call, lengths = tf.function(train_steps, jit_compile=whole), set()  # lengths seen so far
     with contextlib.ExitStack() as window:  # closes on the way out: Ctrl+C loses no profile
@@ -115,7 +115,7 @@ def train_loop(args, model, optimizer, data, history):
             alone = logs and step <= last  # a step marker is for one step
             count = 1 if alone else count
             if profiled and step == first:
-                window.enter_context(tf.profiler.experimental.Profile(f"{logs}/{hvd.rank() or ''}"))
+                window.enter_context(tf.profiler.experimental.Profile(f"{logs}/{rank or ''}"))
             start = time.perf_counter()
             with tf.profiler.experimental.Trace("train", step_num=step, _r=1):  # a step marker
                 if i_batch == 0:

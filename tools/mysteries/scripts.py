@@ -188,7 +188,7 @@ def make_batches(''',
             ),
             (
                 "    train_loop(args, model, optimizer, batches, history)\n",
-                "    test = x_test[:250], y_test[:250]\n"
+                "    test = x_test[:500], y_test[:500]\n"
                 "    train_loop(args, model, optimizer, batches, test, history)\n",
             ),
             (

@@ -65,7 +65,6 @@ class Device:
     name: str
     kernels: int = 0
     copies: int = 0
-    recorded_ms: float = 0.0
     window_ms: float = 0.0
     busy_ms: float = 0.0  # computing
     idle_ms: float = 0.0  # not computing
@@ -80,6 +79,7 @@ class Device:
     launch_delay_us: float | None = None
     queue: float | None = None  # kernels launched and not begun, when one begins
     shorter_than_launch: float | None = None  # the share of kernels
+    recorded_ms: float = 0.0  # the whole recording
 
     @property
     def idle_share(self) -> float:
