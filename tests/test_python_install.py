@@ -15,6 +15,7 @@ import sys
 import tarfile
 import threading
 import time
+import zipfile
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -494,3 +495,25 @@ def test_the_patch_fits_the_real_source(tmp_path_factory, tmp_path, monkeypatch)
         archive.add(source / horovod_build.PATCHED, f"{source.name}/{horovod_build.PATCHED}")
     with pytest.raises(Problem, match="is not the one of Horovod"):
         horovod_build.unpack_patched(tmp_path / "again.tar.gz", tmp_path)
+
+
+def test_a_debian_without_pip_still_knows_the_index(tmp_path, monkeypatch) -> None:
+    """Its package of pip's wheel, from apt as any user can call it: here programs that act so."""
+    monkeypatch.setitem(sys.modules, "pip", None)
+    with zipfile.ZipFile(tmp_path / "pip-1-py3-none-any.whl", "w") as wheel:
+        for name in ("pip", "pip/_internal", "pip/_internal/models"):
+            wheel.writestr(f"{name}/__init__.py", "")
+        text = "class PyPI: simple_url = 'https://index.example/simple'"
+        wheel.writestr("pip/_internal/models/index.py", text)
+    for name, text in (
+        ("apt-get", 'test "$2 $3" = "download python3-pip-whl" && touch python3-pip-whl_1_all.deb'),
+        ("dpkg-deb", f'mkdir -p "$3/usr" && cp {tmp_path}/pip-1-py3-none-any.whl "$3/usr"'),
+    ):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    assert package_index.default_index() == "https://index.example/simple"
+    (tmp_path / "bin" / "apt-get").write_text("#!/bin/sh\nexit 100\n")
+    with pytest.raises(Problem, match="no pip here to say where packages come from"):
+        package_index.default_index()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import sys
 
@@ -20,6 +21,9 @@ def main(argv: list[str]) -> int:
             stream.reconfigure(errors="replace")
     try:
         return commands.call(argv)
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
     except ModuleNotFoundError as error:
         print(f"workshop: {error}. Type: ./workshop doctor", file=sys.stderr)
         return 1

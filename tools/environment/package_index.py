@@ -12,7 +12,9 @@ import netrc
 import os
 import re
 import ssl
+import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -95,15 +97,43 @@ def certificates(options: "dict[str, str]") -> "str | None":
 
 
 def default_index() -> str:
-    """pip's default, if nothing else is configured."""
+    """pip's default, if nothing else is configured; a Debian without pip has it in a package."""
     try:
         from pip._internal.models.index import PyPI
+
+        return PyPI.simple_url
     except ImportError:
+        pass
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = debian_pip(folder)
+        found = ""
+        if wheel:
+            code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+            env = dict(os.environ, PYTHONPATH=str(wheel))
+            found = output([sys.executable, "-c", code], folder, env).strip()
+    if not found:
         raise Problem(
             "no pip here to say where packages come from. Install it (python3-pip), or "
             "name an index: PIP_INDEX_URL=https://... ./workshop ..."
-        ) from None
-    return PyPI.simple_url
+        )
+    return found
+
+
+def debian_pip(folder: str) -> "Path | None":
+    """pip's wheel from Debian's own package, fetched by apt: that needs no root."""
+    output(["apt-get", "-q", "download", "python3-pip-whl"], folder)
+    for package in Path(folder).glob("python3-pip-whl_*.deb"):
+        output(["dpkg-deb", "-x", str(package), folder], folder)
+    return next(iter(Path(folder).rglob("pip-*.whl")), None)
+
+
+def output(command: "list[str]", folder: str, env: "dict[str, str] | None" = None) -> str:
+    """What a program prints; nothing where there is none, or where it fails."""
+    pipes = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "timeout": 60}
+    try:
+        return subprocess.check_output(command, cwd=folder, env=env, **pipes).decode()
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 def places(options: "dict[str, str]", project: str) -> "list[str]":
