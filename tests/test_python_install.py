@@ -499,7 +499,7 @@ def test_the_patch_fits_the_real_source(tmp_path_factory, tmp_path, monkeypatch)
 
 def test_a_debian_without_pip_still_knows_the_index(tmp_path, monkeypatch) -> None:
     """Its package of pip's wheel, from apt as any user can call it: here programs that act so."""
-    monkeypatch.setitem(sys.modules, "pip", None)
+    monkeypatch.setitem(sys.modules, "pip._internal.models.index", None)
     with zipfile.ZipFile(tmp_path / "pip-1-py3-none-any.whl", "w") as wheel:
         for name in ("pip", "pip/_internal", "pip/_internal/models"):
             wheel.writestr(f"{name}/__init__.py", "")
