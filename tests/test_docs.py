@@ -438,11 +438,13 @@ def test_run_writes_json_markdown_and_chart(ladder_run: str, copy: Path) -> None
 
 def test_choose_prints_the_fastest_and_keeps_all(walks: Walked) -> None:
     said = typed_in(walks, "06_optimized/README.md", "python choose.py").output
+    chosen, *tried = said.splitlines()
+    found = re.findall(r"^(--xla .*\d) +([\d,]+) img/s$", "\n".join(tried), re.M)
+    speeds = {way: int(speed.replace(",", "")) for way, speed in found}
+    assert len(speeds) >= 3 and speeds[chosen] >= 0.96 * max(speeds.values())
     kept = json.loads((Path(CACHE) / "06_choices.json").read_text())
-    kept = {key: speed for key, speed in kept.items() if re.search("None, .*, batch 64, ", key)}
-    speeds = {key.split(": ")[1]: speed for key, speed in kept.items()}
-    assert len(speeds) >= 3 and all(isinstance(speed, float) for speed in speeds.values())
-    assert speeds[said.splitlines()[0]] >= 0.97 * max(speeds.values())
+    kept = {key.split(": ")[1]: speed for key, speed in kept.items() if ", batch 64, " in key}
+    assert all(isinstance(kept[way], float) for way in speeds)
 
 
 @pytest.mark.parametrize(
