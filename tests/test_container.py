@@ -247,7 +247,7 @@ def test_post_adds_what_lacks_and_replaces_nothing(tmp_path: Path) -> None:
     too old a version: a pip that looked would replace it."""
     lacking, other = ("line_profiler", "tensorboard_plugin_profile"), "protobuf-"
     workshop = lay_out(tmp_path)
-    venv.create(tmp_path / "venv", with_pip=False)
+    venv.create(tmp_path / "venv", symlinks=True, with_pip=False)  # a Python may need its place
     own = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "venv")}))
     image_packages = tmp_path / "image"
     image_packages.mkdir()
