@@ -215,7 +215,8 @@ def test_as_a_process_without_horovod(script, small, tmp_path) -> None:
     (tmp_path / "horovod").mkdir()
     (tmp_path / "horovod" / "__init__.py").write_text("raise ImportError")
     options = ["--data", small, "--batch-size", 16, "--steps", 3]
-    process = run_script(script, *options, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    alone = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    process = run_script(script, *options, cwd=tmp_path, **alone)
     assert (process.returncode, said(process.stderr)) == (0, [])
     assert len(losses(process.stdout)) == 3
     assert files_in(tmp_path) == {"horovod/__init__.py"}  # and no line profile, unless asked for
