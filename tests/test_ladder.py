@@ -438,13 +438,16 @@ sys.exit(__main__.main([]))
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 60
-    while not (children := [p for p in psutil.process_iter() if stage_of(p, tmp_path)]):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.1)
-    time.sleep(0.5)  # its first line
-    process.terminate()
-    out, err = process.communicate(timeout=60)
+    try:
+        deadline = time.monotonic() + 60
+        while not (children := [p for p in psutil.process_iter() if stage_of(p, tmp_path)]):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+        time.sleep(0.5)  # its first line
+        process.terminate()
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert (process.returncode, err) == (130, "")
     assert "FAILED: interrupted" in out and "03_xla" not in out
     assert not any(child.is_running() for child in children)
