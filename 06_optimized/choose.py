@@ -25,11 +25,6 @@ CACHE = Path(os.environ.get("WORKSHOP_CACHE") or SCRIPT.parents[1] / ".cache") /
 CPU, GPU = (30, 55), (90, 590)  # seconds per trial, seconds for all of them
 
 
-def say(text, end="\n"):
-    if end or sys.stderr.isatty():  # a line without a newline is only for a terminal
-        print("\r\x1b[K" * sys.stderr.isatty() + text, end=end, file=sys.stderr, flush=True)
-
-
 def find_ways():
     """This device's name, its limits, and the ways to try, safest first; without TensorFlow."""
     ask, gpu = ["nvidia-smi", "--query-gpu=compute_cap,name", "--format=csv,noheader"], ""
@@ -87,22 +82,27 @@ def main():
     versions = [d.version for n in ("tensorflow", "tensorflow-cpu") for d in distributions(name=n)]
     digest, cache, found, end = zlib.crc32(SCRIPT.read_bytes()), {}, {}, time.monotonic() + total
     key = f"{device}, TensorFlow {versions}, batch {args.batch_size}, script {digest:08x}: "
-    with contextlib.suppress(OSError, ValueError, TypeError):  # not there, or broken
-        cache = dict(json.loads(CACHE.read_text()))
-    for i, (xla, kind, steps) in enumerate(ways, 1):
-        way = f"--xla {xla} --precision {kind} --steps-per-call {steps}"
-        speed, stopped = None if args.again else cache.get(key + way), ""
-        if not isinstance(speed, float) and speed not in ("failed", "too slow"):
-            say(f"trying {i} of {len(ways)}: {way}", end="")
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):  # none, or not ours
+        old = dict(json.loads(CACHE.read_text()))
+        cache = old if all(v in ("failed", "too slow") or 0 < v < 1e9 for v in old.values()) else {}
+    trials = [f"--xla {xla} --precision {kind} --steps-per-call {n}" for xla, kind, n in ways]
+    for name, way in [*zip(trials, trials), ("the first of these, again", trials[0])]:
+        print(f"{name:<57}", end="", file=sys.stderr, flush=True)
+        speed, stopped = None if args.again else cache.get(key + name), ""
+        if speed is None:
             speed, stopped = try_out([*command, *way.split()], limit, end - time.monotonic())
-        say(f"{way:<57}{f'{speed:,.0f} img/s' if isinstance(speed, float) else speed:>15}")
-        if stopped and i == 1:  # if the safest way stops with a message, all would
+        found[name] = speed
+        print(f"{speed if isinstance(speed, str) else f'{speed:,.0f} img/s':>15}", file=sys.stderr)
+        if stopped and name == trials[0]:  # if the safest way stops with a message, all would
             sys.exit(f"choose.py: {stopped}")
-        found[way] = speed
-    works = {way: speed for way, speed in found.items() if isinstance(speed, float)}
+    works = {name: speed for name, speed in found.items() if isinstance(speed, float)}
+    again = works.pop(name, None)
     if not works:
         sys.exit("choose.py: none of them finished in time; run train_MNIST.py alone to see why")
-    cache |= {key + way: speed for way, speed in found.items() if speed != "not reached"}
+    if again and not 0.8 < again / works.get(trials[0], again) < 1.25:  # was it quiet?
+        print("too noisy to keep. On a quiet machine: python choose.py --again", file=sys.stderr)
+        found = {}
+    cache |= {key + name: speed for name, speed in found.items() if speed != "not reached"}
     part = CACHE.with_name(f"{CACHE.name}.{os.getpid()}")
     with contextlib.suppress(OSError):  # a read-only folder: the next run tries again
         part.parent.mkdir(parents=True, exist_ok=True)
@@ -116,5 +116,5 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        say("choose.py: interrupted, nothing was saved")
+        print("\nchoose.py: interrupted, nothing was saved", file=sys.stderr)
         sys.exit(130)
