@@ -16,7 +16,7 @@
 #   PROFILE=1        record a profile (stages 04, 05 and 06)
 #   TIMELINE=1       record Horovod's timeline
 #   CHOOSE=0         06: do not look for the fastest switches
-#   MNIST_NPZ=FILE   the data, if it is not at data/mnist.npz
+#   MNIST_NPZ=FILE   the data of a stage, if it is not at data/mnist.npz
 
 stop() {
     echo "submit: $*" >&2
@@ -145,43 +145,112 @@ stage_words() {
     fi
 }
 
-# Sets $words: the whole ladder, with ./workshop, which starts the ranks itself.
-ladder_words() {
-    ((nodes == 1)) || stop "the whole ladder is for one node; name a stage"
-    export WORKSHOP_RESULTS="$results/$name" WORKSHOP_PYTHON_ENV=system
-    words=("${inside[@]}" python3 "$repo/workshop" run)
-    ((ranks == 1)) || words+=(--ranks "$ranks")
-    words+=("$@")
+# part NAME COMMAND...   one part of `all`: what it prints is in NAME.txt, how it ended in parts.txt
+part() {
+    local name=$1 status=0 line start=$SECONDS
+    shift
+    echo "submit: $name:"
+    printf '%q ' "$@"
+    echo
+    "$@" 2>&1 | tee "$folder/$name.txt" || status=$?
+    line="$name: done, $((SECONDS - start)) s"
+    if ((status)); then
+        failed+=("$name")
+        line="$name: FAILED with exit status $status, see $name.txt"
+    fi
+    echo "$line" | tee -a "$folder/parts.txt"
+}
+
+# Power and clocks of the GPUs, every 5 seconds until it is stopped.
+sample_gpus() {
+    local columns=timestamp,index,power.draw,clocks.sm,clocks.mem,temperature.gpu
+    echo "$columns"
+    while nvidia-smi --query-gpu="$columns" --format=csv,noheader,nounits; do
+        sleep 5
+    done
+}
+
+stop_sampling() { # SAMPLER
+    local line="gpu: done, power and clocks are in gpu.csv"
+    kill "$1" 2>/dev/null || true
+    wait "$1" 2>/dev/null || true
+    if ! command -v nvidia-smi >/dev/null; then
+        rm "$folder/gpu.csv"
+        line="gpu: no power and clocks, there is no nvidia-smi on this node"
+    elif (($(wc -l <"$folder/gpu.csv") < 2)); then
+        failed+=(gpu)
+        line="gpu: FAILED, nvidia-smi told nothing"
+    fi
+    echo "$line" | tee -a "$folder/parts.txt"
+}
+
+# everything OPTIONS...   what there is to measure of a device, in one folder. The parts do not
+# depend on each other: one that fails does not stop the others.
+everything() {
+    local folder="$results/all-$job" data failed=() counts=() n sampler workshop python short switches
+    ((nodes == 1)) || stop "all is for one node; name a stage"
+    for n in "$@"; do
+        [[ $n =~ ^(--(steps|repeats|batch-size)|[0-9]+)$ ]] ||
+            stop "all takes --steps, --repeats and --batch-size, each with a number, not $n"
+    done
+    data=$(realpath -m "$repo/data/mnist.npz")
+    choose_python
+    mkdir -p "$results"
+    get_data
+    mkdir "$folder" || stop "$folder is there already: move it away"
+    for ((n = 1; n < RANKS; n *= 2)); do
+        counts+=("$n")
+    done
+    export WORKSHOP_RESULTS=$folder WORKSHOP_PYTHON_ENV=system
+    python=("${inside[@]}" python3)
+    workshop=("${python[@]}" "$repo/workshop")
+    short=(--data "$data" --steps 30)
+    [[ ! "$*" =~ --batch-size\ ([0-9]+) ]] || short+=(--batch-size "${BASH_REMATCH[1]}")
+    sample_gpus >"$folder/gpu.csv" 2>/dev/null &
+    sampler=$!
+    part doctor "${workshop[@]}" doctor
+    part ladder "${workshop[@]}" run --steps 200 --repeats 3 "$@"
+    # The ladder has recorded 04 and 05. 02 has no profiler: 04 without XLA is the same step with one.
+    part profile_02 "${python[@]}" "$repo/04_tf_profiler/train_MNIST.py" "${short[@]}" --xla off \
+        --logdir "$folder/logs/02_as_04_without_xla"
+    # 06, as the ladder has trained it.
+    read -ra switches <<<"$(sed -n 's/.*"switches": "\(.*\)".*/\1/p' "$folder/ladder.json" || true)"
+    part profile_06 "${python[@]}" "$repo/06_optimized/train_MNIST.py" "${short[@]}" \
+        "${switches[@]}" --logdir "$folder/logs/06_optimized"
+    part bench "${workshop[@]}" bench "$@"
+    part scale "${workshop[@]}" scale --ranks "${counts[@]}" "$RANKS" "$@"
+    stop_sampling "$sampler"
+    echo "submit: results in $folder"
+    ((${#failed[@]} == 0)) || stop "of these, failed: ${failed[*]}"
 }
 
 # train STAGE OPTIONS...   the whole job; STAGE may be all
 train() {
-    local stage=ladder script="" data results name file ranks status=0 inside extra switches words
+    local stage script data results name file ranks status=0 inside extra switches words
     cd -P "$repo" || exit # a path without symbolic links: they break mounts
     repo=$PWD
-    [[ ${1:-} == all ]] || choose_stage "${1:-}"
+    results=${WORKSHOP_RESULTS:-$repo/results}
+    export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2} # errors only, also from the launcher
+    if [[ ${1:-} == all ]]; then
+        everything "${@:2}"
+        return
+    fi
+    choose_stage "${1:-}"
     shift
     data=$(realpath -m "${MNIST_NPZ:-$repo/data/mnist.npz}")
-    results=${WORKSHOP_RESULTS:-$repo/results}
     ranks=$((nodes * RANKS))
     name="$stage-np$ranks-$job"
     file="$results/$name.json"
     choose_python
-    [[ $stage == ladder ]] || choose_extras
+    choose_extras
     mkdir -p "$results"
-    export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2} # errors only, also from the launcher
-    if [[ $stage == ladder ]]; then
-        ladder_words "$@"
-        get_data
-    else
-        get_data
-        choose_switches "$@"
-        stage_words "$@"
-    fi
+    get_data
+    choose_switches "$@"
+    stage_words "$@"
     echo "submit: $stage on $nodes node(s), $ranks rank(s):"
     printf '%q ' "${words[@]}"
     echo
     "${words[@]}" || status=$?
     ((status == 0)) || stop "the training ended with exit status $status"
-    [[ $stage == ladder ]] || check_results
+    check_results
 }

@@ -22,7 +22,9 @@ from types import SimpleNamespace
 import pytest
 import slurm
 from conftest import LOG_LINE, ROOT, files_in, read_results, stage_environment
+from test_results import copy as pages  # noqa: F401  a fixture
 
+from tools.ladder import results
 from tools.stages import STAGES
 
 pytestmark = pytest.mark.timeout(300)
@@ -507,18 +509,54 @@ def test_another_launcher_and_another_container(tmp_path: Path) -> None:
     assert site.called == [[*words, *site.training("06_optimized", 4)]]
 
 
-def test_the_whole_ladder(tmp_path: Path) -> None:
+def test_the_parts_of_everything(tmp_path: Path) -> None:
     site = Site(tmp_path, "apptainer")
-    container = ["apptainer", "exec", "--nv", "-B", str(site.repo), str(site.image)]
-    for ranks, options in (("1", []), ("4", ["--ranks", "4"])):
-        process = site.run("slurm.sbatch", "all", "--steps", "200", RANKS=ranks)
-        assert process.returncode == 0, process.stderr
-        workshop = ["python3", f"{site.repo}/workshop", "run", *options, "--steps", "200"]
-        assert site.called[-1] == [*container, *workshop]
-        results = f"{site.repo}/results/ladder-np{ranks}-1234567"
-        assert site.log[-1]["env"]["WORKSHOP_RESULTS"] == results
-    told = complaint(site.run("slurm.sbatch", "all", RANKS="4", SLURM_JOB_NUM_NODES="2"))
-    assert told == "the whole ladder is for one node; name a stage"
+    site.add("module", "#!/bin/sh\n")
+    words = {"STAGE": "all", "OPTIONS": "--steps 50 --batch-size 256"}
+    process = site.run("polaris.pbs", **words, RANKS="4")
+    assert process.returncode == 0, process.stderr
+    repo, folder = str(site.repo), site.repo / "results" / "all-1234567"
+    container = ["apptainer", "exec", "--nv", "--fakeroot", "-B", repo, str(site.image), "python3"]
+    given = words["OPTIONS"].split()
+    short = ["--data", str(site.data), "--steps", "30", "--batch-size", "256"]
+    names = ("02_as_04_without_xla", "06_optimized")
+    logs = [["--logdir", f"{folder}/logs/{name}"] for name in names]
+    assert site.called == [
+        [*container, f"{repo}/workshop", "doctor"],
+        [*container, f"{repo}/workshop", "run", "--steps", "200", "--repeats", "3", *given],
+        [*container, f"{repo}/04_tf_profiler/train_MNIST.py", *short, "--xla", "off", *logs[0]],
+        [*container, f"{repo}/06_optimized/train_MNIST.py", *short, *logs[1]],
+        [*container, f"{repo}/workshop", "bench", *given],
+        [*container, f"{repo}/workshop", "scale", "--ranks", "1", "2", "4", *given],
+    ]
+    assert {call["env"]["WORKSHOP_RESULTS"] for call in site.log} == {str(folder)}
+    assert process.stdout.endswith(f"submit: results in {folder}\n")
+    told = complaint(site.run("polaris.pbs", **words, RANKS="4"))
+    assert told == f"{folder} is there already: move it away"
+
+
+def test_everything_says_what_failed_and_goes_on(tmp_path: Path) -> None:
+    site = Site(tmp_path, "apptainer")
+    site.add("nvidia-smi", "#!/bin/sh\nexit 9\n")
+    told = complaint(site.run("slurm.sbatch", "all", RANKS="1", STUB_EXIT="3"))
+    parts = ["doctor", "ladder", "profile_02", "profile_06", "bench", "scale"]
+    assert told == f"of these, failed: {' '.join(parts)} gpu" and len(site.called) == len(parts)
+    lines = [f"{name}: FAILED with exit status 3, see {name}.txt\n" for name in parts]
+    written = (site.repo / "results" / "all-1234567" / "parts.txt").read_text()
+    assert written == "".join(lines) + "gpu: FAILED, nvidia-smi told nothing\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "extra", "said"),
+    [
+        ([], {"SLURM_JOB_NUM_NODES": "2"}, "all is for one node; name a stage"),
+        (["--stages", "02"], {}, "all takes --steps, --repeats and --batch-size, each with a"),
+    ],
+)
+def test_everything_refuses(words: list[str], extra: dict, said: str, tmp_path: Path) -> None:
+    site = Site(tmp_path, "apptainer")
+    assert complaint(site.run("slurm.sbatch", "all", *words, RANKS="4", **extra)).startswith(said)
+    assert not site.called and not (site.repo / "results").exists()
 
 
 def test_without_a_container(tmp_path: Path) -> None:
@@ -722,3 +760,93 @@ def test_what_is_written_in_a_number_is_not_run(node: Site, tmp_path: Path) -> N
         told = complaint(one_rank(node, **{name: value}))
         assert told == f"{name}={value} is not the number of a rank: unset it"
     assert not (tmp_path / "ran").exists()
+
+
+# --- everything about a device in one job, and how it is taken in ---
+
+# Stands in for every stage: the device's training takes no time, and its results are this CPU's
+# under a GPU's name. ./workshop, choose.py, horovodrun, the doctor and Slurm are real.
+STAND_IN = """\
+import json, shutil, sys
+from pathlib import Path
+def option(name):
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else ""
+rows = json.loads(Path({ladder!r}).read_text())["rows"]
+row = next(row for row in rows if row["stage"] == {stage!r}) | {{"device": "NVIDIA A100-SXM4-40GB"}}
+if option("--results"):
+    Path(option("--results")).write_text(json.dumps(row))
+if option("--logdir"):
+    shutil.copytree({sample!r}, option("--logdir"), dirs_exist_ok=True)
+"""
+# Not NVIDIA's: answers only the question of the job, so that nothing else believes in a GPU.
+NVIDIA_SMI = """\
+#!/bin/sh
+case $1 in --query-gpu=timestamp,*) echo "2027/01/01 12:00:00.000, 0, 61.50, 1410, 1215, 31";;
+*) exit 9;; esac
+"""
+
+
+@pytest.mark.usefixtures("pages")  # in tmp_path
+def test_everything_in_one_job(
+    site: SimpleNamespace, mnist: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    """One part of it fails: the others are there, a line says which, and it can be taken in."""
+    if not find_spec("horovod"):
+        pytest.skip("Horovod is not built: ./workshop setup --horovod")
+    repo = checkout(tmp_path / "workshop")
+    for stage in STAGES:
+        facts = {"ladder": str(results.quoted() / "ladder.json"), "stage": stage.name}
+        text = STAND_IN.format(**facts, sample=str(ROOT / "04_tf_profiler" / "sample"))
+        (repo / stage.folder / stage.file).write_text(text)
+    measured = repo / "tools" / "ladder" / "ceiling.py"
+    text = measured.read_text().replace("json.dumps(multiply())", "json.dumps({'float32': 2e13})")
+    measured.write_text(text)
+    (repo / "tools" / "ladder" / "keras_fit.py").unlink()  # bench cannot work
+    (repo / "data").mkdir()
+    (repo / "data" / "mnist.npz").symlink_to(mnist.resolve())
+    (tmp_path / "bin").mkdir()
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.write_text(NVIDIA_SMI)
+    tool.chmod(0o755)
+    env = {**site.env, "RANKS": "2", "PATH": f"{tool.parent}:{site.env['PATH']}"}
+    env["WORKSHOP_CACHE"] = str(tmp_path / "cache")
+    env.pop("MNIST_NPZ")
+    words = ("-A", "myproject", "submit/slurm.sbatch", "all", "--steps", "20", "--repeats", "1")
+    process = site.cluster.run("sbatch", "--parsable", *words, cwd=repo, env=env)
+    assert process.returncode == 0, process.stderr
+    number = process.stdout.strip()
+    info = wait_for(site.cluster, number)
+    output = (repo / f"workshop-{number}.out").read_text()
+    folder = repo / "results" / f"all-{number}"
+    assert (info["JobState"], info["ExitCode"]) == ("FAILED", "1:0"), output
+    assert output.endswith("submit: of these, failed: bench\n"), output
+
+    parts = (folder / "parts.txt").read_text()
+    done = re.sub(r", \d+ s$", "", parts, flags=re.M).splitlines()
+    assert done == [
+        *(f"{name}: done" for name in ("doctor", "ladder", "profile_02", "profile_06")),
+        "bench: FAILED with exit status 1, see bench.txt",
+        "scale: done",
+        "gpu: done, power and clocks are in gpu.csv",
+    ]
+    assert "keras_fit" in (folder / "bench.txt").read_text()
+    assert "NVIDIA A100-SXM4-40GB" in (folder / "ladder.md").read_text()
+    assert (folder / "gpu.csv").read_text().count("61.50, 1410") >= 2
+    profiles = {path.parents[3].name for path in folder.rglob("*.xplane.pb")}
+    assert profiles == {
+        "02_as_04_without_xla",
+        "04_tf_profiler",
+        "05_reduced_precision",
+        "06_optimized",
+    }
+
+    xray = (results.KEPT / "xray.json").read_text()  # xray for real: test_xray.py
+    monkeypatch.setattr(results, "predict", lambda path: path.write_text(xray))
+    assert results.run(keep=str(folder), write=True) == 0, capsys.readouterr().err
+    kept = {path.name for path in (tmp_path / "measured" / "nvidia-a100-sxm4-40gb").iterdir()}
+    assert kept == {"ladder.json", "scale_06_64.json", "gpu.json"} | {
+        "profile_04.json",
+        "profile_05.json",
+    }
+    shown = (tmp_path / "RESULTS.md").read_text()
+    assert "### NVIDIA A100-SXM4-40GB" in shown and "SM clock in MHz 1,410" in shown

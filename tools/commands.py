@@ -102,7 +102,13 @@ COMMANDS = (
         "results",
         "show the last run; --keep and --write put it into the READMEs",
         "ladder.results:run",
-        switch("--keep", "copy the last runs to measured/"),
+        option(
+            "--keep",
+            nargs="?",
+            const="",
+            metavar="FOLDER",
+            help="copy the last runs, or those of FOLDER, to measured/",
+        ),
         switch("--write", "put measured/ into the READMEs"),
     ),
     command(

@@ -1,10 +1,13 @@
 """`./workshop results`: the last run's table; and every measured figure of the READMEs.
 
 A figure in a README is between `<!--= WHAT -->` and `<!--/=-->`. The text between them is made
-from the runs that are kept in measured/. STAGE is a number or a name: 06 is 06_optimized, the
+from the runs that are kept in measured/, in a folder for each device. The pages quote one of them,
+QUOTED; `devices` and `gpus` show the others. STAGE is a number or a name: 06 is 06_optimized, the
 other rung is 06_device. Everything was measured, except `kernels`, which xray predicts.
 
     table                    the ladder: a row for each stage, and below it what it was measured on
+    devices                  all other devices: the ladder, 06 against model.fit, and how it scales
+    gpus STAGE               the stage's speed on each GPU, in one line
     log STAGE                the stage's last log lines and what matters of its summary, as a block
     speed STAGE              images per second: 2,001
     ms STAGE                 the median step: 32.0 ms
@@ -21,7 +24,7 @@ other rung is 06_device. Everything was measured, except `kernels`, which xray p
     against-fit BATCH        the same in one line
     scale [BATCH]            06 on one and more ranks, as a table
     scale-verdict [BATCH]    the same in one line
-    text FILE                a file of measured/ as it is, as a block: text clock.txt
+    text FILE                a file of the device's folder as it is, as a block: text clock.txt
 
 The line of each script's docstring that starts with "Speed: " is also made from measured/.
 """
@@ -35,6 +38,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tools import terminal
 from tools.files import results_folder, save
@@ -43,6 +47,7 @@ from tools.stages import ROOT, STAGES, Stage, choose
 
 PROFILED = ("04", "05")  # the pages after these rest on their profiles
 KEPT = ROOT / "measured"
+QUOTED = "2-core-amd-epyc"  # the device whose figures the pages quote
 CHART = ROOT / "images" / "ladder_cpu.png"
 MARK = re.compile(r"(<!--= ([^>]*?) -->)(.*?)(<!--/=-->)", re.S)
 SPEED_LINE = re.compile(r"^Speed: .*$", re.M)  # in a script's docstring
@@ -55,17 +60,29 @@ class NoResults(Exception):
     """There is no run to show, or none to keep."""
 
 
+TABLE = re.compile(r"(bench_\d+|scale_\w+)\.json")
+SAMPLED = {"power.draw": "power in W", "clocks.sm": "SM clock in MHz"}  # columns of gpu.csv
+SAMPLED["temperature.gpu"] = "temperature in C"
+# What a file of another shape can raise.
+ODD = (AttributeError, IndexError, KeyError, StopIteration, TypeError, ValueError)
+ODD += (ZeroDivisionError, RecursionError)
+
+
+def no_number(text: str) -> float:
+    raise ValueError(text)
+
+
 def read(folder: Path, name: str) -> dict:
     try:
-        return json.loads(read_text(folder, name))
-    except ValueError:
+        return json.loads(read_text(folder, name), parse_constant=no_number)
+    except (ValueError, RecursionError):
         problem = f"{os.path.relpath(folder / name)} is damaged"
         raise NoResults(f"{problem}: ./workshop run, bench and scale write it") from None
 
 
 def read_text(folder: Path, name: str) -> str:
     try:
-        return (folder / name).read_text()
+        return (folder / name).read_text(errors="replace")
     except FileNotFoundError:
         problem = f"no {name} in {os.path.relpath(folder)}"
         raise NoResults(f"{problem}: ./workshop run, bench and scale write it") from None
@@ -74,13 +91,63 @@ def read_text(folder: Path, name: str) -> str:
 # --- the figures ---
 
 
+def quoted() -> Path:
+    return KEPT / QUOTED
+
+
+def others() -> list[Path]:
+    """The folders of all other devices."""
+    return sorted(path.parent for path in KEPT.glob("*/ladder.json") if path.parent != quoted())
+
+
 def row(stage: str) -> dict:
     name = choose([stage])[-1].name
-    return next(row for row in read(KEPT, "ladder.json")["rows"] if row["stage"] == name)
+    return next(row for row in read(quoted(), "ladder.json")["rows"] if row["stage"] == name)
 
 
 def ladder_table() -> str:
-    return "\n" + table.markdown(read(KEPT, "ladder.json"))
+    return "\n" + table.markdown(read(quoted(), "ladder.json"))
+
+
+def devices() -> str:
+    if not others():
+        return "None yet: nobody has run this repository on a GPU."
+    return "\n" + "\n".join(map(device, others()))
+
+
+def device(folder: Path) -> str:
+    """A heading that names it, and all its tables."""
+    ladder = read(folder, "ladder.json")
+    found, files = ladder["rows"][0], sorted(path.name for path in folder.iterdir())
+    parts = [f"### {table.hardware(ladder, found)}"]
+    parts += [f"**These are figures of {'a CPU' if on_cpu(found) else found['device']}.**"]
+    parts += [table.markdown(ladder).rstrip()]
+    if "gpu.json" in files:
+        spans = read(folder, "gpu.json").items()
+        told = [f"{what} {low:,} to {high:,}" for what, (low, high) in spans]
+        parts += [f"From nvidia-smi, while it ran: {', '.join(told)}."]
+    for name in [name for name in files if name.startswith("bench_")]:
+        told = read(folder, name)
+        parts += [f"06 against `model.fit`, batch {told['batch_size']}:", bench.markdown(told)]
+    for name in [name for name in files if name.startswith("scale_")]:
+        told = read(folder, name)
+        parts += [f"{told['stage']} on more ranks, batch {told['batch_size']} on every rank:"]
+        parts += [scale.markdown(told["points"])]
+    return "\n\n".join(parts) + "\n"
+
+
+def on_cpu(row: dict) -> bool:
+    return row["device"].startswith("CPU")
+
+
+def gpus(number: str) -> str:
+    name, told = choose([number])[-1].name, []
+    for folder in others():
+        for found in read(folder, "ladder.json")["rows"]:
+            if found["stage"] == name and not on_cpu(found):
+                many = f"{found['ranks']} x " if found["ranks"] > 1 else ""
+                told.append(f"{many}{found['device']}: {terminal.number(found['img_per_s'])} img/s")
+    return f"Measured on {'; '.join(told)}." if told else "Not run on a GPU yet."
 
 
 def log(number: str) -> str:
@@ -112,17 +179,17 @@ def factor(number: str, other: str) -> str:
 def peak(number: str, precision: str = "") -> str:
     """Share of the matrix multiply in the stage's own precision, or in the one that is named."""
     found = row(number) | ({"precision": precision} if precision else {})
-    share = table.of_ceiling(found, read(KEPT, "ladder.json")["ceiling"])
+    share = table.of_ceiling(found, read(quoted(), "ladder.json")["ceiling"])
     return f"{100 * (share or 0):.0f} %"
 
 
 def gigaflops(precision: str) -> str:
-    return f"{read(KEPT, 'ladder.json')['ceiling'][precision] / 1e9:,.0f}"
+    return f"{read(quoted(), 'ladder.json')['ceiling'][precision] / 1e9:,.0f}"
 
 
 def text(name: str) -> str:
     """A program's output, as it was printed."""
-    return f"\n```\n{read_text(KEPT, name)}```\n"
+    return f"\n```\n{read_text(quoted(), name)}```\n"
 
 
 def kernels(number: str) -> str:
@@ -139,29 +206,31 @@ def chosen() -> str:
 
 
 def bench_table(batch_size: str) -> str:
-    return "\n" + bench.markdown(read(KEPT, f"bench_{batch_size}.json")) + "\n"
+    return "\n" + bench.markdown(read(quoted(), f"bench_{batch_size}.json")) + "\n"
 
 
 def against_fit(batch_size: str) -> str:
-    return bench.verdict(read(KEPT, f"bench_{batch_size}.json"))
+    return bench.verdict(read(quoted(), f"bench_{batch_size}.json"))
 
 
 def scale_table(batch_size: str = "64") -> str:
-    return "\n" + scale.markdown(read(KEPT, f"scale_06_{batch_size}.json")["points"]) + "\n"
+    return "\n" + scale.markdown(read(quoted(), f"scale_06_{batch_size}.json")["points"]) + "\n"
 
 
 def scale_verdict(batch_size: str = "64") -> str:
-    return scale.verdict(read(KEPT, f"scale_06_{batch_size}.json")["points"])
+    return scale.verdict(read(quoted(), f"scale_06_{batch_size}.json")["points"])
 
 
 def profiled(number: str, what: str) -> str:
     """Of the profile that the ladder's run left: a share of the operations' time, or a count."""
-    found = read(KEPT, f"profile_{number}.json")[what]
+    found = read(quoted(), f"profile_{number}.json")[what]
     return f"{found:.0f}" if what == "adam" else f"{100 * found:.0f} %"
 
 
 FIGURES: dict[str, Callable[..., str]] = {
     "table": ladder_table,
+    "devices": devices,
+    "gpus": gpus,
     "log": log,
     "speed": speed,
     "ms": milliseconds,
@@ -198,35 +267,97 @@ def readmes() -> list[Path]:
 # --- the command ---
 
 
-def keep_runs() -> list[Path]:
-    """Copy the last runs to measured/: a whole ladder on real MNIST, and what else there is."""
-    folder = results_folder()
-    ladder = read(folder, "ladder.json")
-    rows = ladder["rows"]
-    if [row["stage"] for row in rows] != [stage.name for stage in STAGES]:
-        raise NoResults("the last run did not cover all stages: ./workshop run --repeats 3")
-    if any("failed" in row or row["interrupted"] or row["data"] != "mnist" for row in rows):
-        raise NoResults("the last run failed, was stopped, or did not use real MNIST: run it again")
-    for row in rows:
+def keep_runs(folder: Path) -> list[Path]:
+    """Copy a folder's runs to measured/: a whole ladder on real MNIST, and what else there is."""
+    ladder = clean(read(folder, "ladder.json"))
+    names = sorted(path.name for path in folder.iterdir() if TABLE.fullmatch(path.name))
+    tables = {name: clean(read(folder, name)) for name in names}
+    try:
+        check(ladder)
+        tables = {name: content for name, content in tables.items() if good(name, content)}
+        kept = KEPT / folder_name(ladder)
+    except ODD as error:
+        problem = f"{os.path.relpath(folder)} does not hold what run, bench and scale write"
+        raise NoResults(f"{problem} ({type(error).__name__}: {error})") from error
+    for row in ladder["rows"]:
         for name in ("results", "logdir"):  # these are paths on this machine
             row.pop(name, None)
-    KEPT.mkdir(exist_ok=True)
-    texts = {"ladder.json": json.dumps(ladder, indent=2) + "\n"}
-    for found in sorted([*folder.glob("bench_[0-9]*.json"), *folder.glob("scale_[0-9]*.json")]):
-        content = read(folder, found.name)
-        failed = any(row.get("failed") for row in content.get("rows", []))
-        if content["data"] != "mnist" or failed:
-            raise NoResults(f"{found.name} has a failure or did not use real MNIST: run it again")
-        texts[found.name] = read_text(folder, found.name)
+    found = {"ladder.json": ladder, **tables}
+    texts = {name: json.dumps(content, indent=2) + "\n" for name, content in found.items()}
     if (folder / "clock.txt").exists():
         texts["clock.txt"] = read_text(folder, "clock.txt")
-    predict(folder / "xray.json")
-    texts["xray.json"] = read_text(folder, "xray.json")
+    if samples := gpu_samples(folder):
+        texts["gpu.json"] = json.dumps(samples, indent=1) + "\n"
     for number in PROFILED:
         texts[f"profile_{number}.json"] = json.dumps(summary(folder, number), indent=1) + "\n"
-    for name, text in texts.items():
-        save(KEPT / name, lambda part, text=text: part.write_text(text))
-    return [KEPT / name for name in texts]
+    predict(folder / "xray.json")
+    kept.mkdir(parents=True, exist_ok=True)
+    new = {kept / name: text for name, text in texts.items()}
+    new[KEPT / "xray.json"] = read_text(folder, "xray.json")  # of no device
+    for path, text in new.items():
+        save(path, lambda part, text=text: part.write_text(text))
+    return list(new)
+
+
+def clean(found: object) -> Any:
+    """A folder may come from anybody: no text of it may be more than words on a page."""
+    if isinstance(found, dict):
+        return {clean(name): clean(value) for name, value in found.items()}
+    if isinstance(found, list):
+        return [clean(value) for value in found]
+    return re.sub(r"[][]", "", terminal.plain(found)) if isinstance(found, str) else found
+
+
+def check(ladder: dict) -> None:
+    """All stages, on one device, on real MNIST; and a page can show them."""
+    rows = ladder["rows"]
+    if [row["stage"] for row in rows] != [stage.name for stage in STAGES]:
+        raise NoResults("the run did not cover all stages: ./workshop run --repeats 3")
+    if any("failed" in row or row["interrupted"] or row["data"] != "mnist" for row in rows):
+        raise NoResults("the run failed, was stopped, or did not use real MNIST: run it again")
+    if len({(row["device"], row["ranks"]) for row in rows}) > 1:
+        raise NoResults("the stages ran on different devices: run all of them again")
+    table.markdown(ladder)
+
+
+def good(name: str, content: dict) -> bool:
+    """Whether a table of bench or scale is whole; and a page can show it."""
+    if name.startswith("bench"):
+        bench.markdown(content)
+        whole = not any(row["failed"] for row in content["rows"])
+    else:
+        scale.markdown(content["points"])
+        whole = all(point["repeats"] for point in content["points"])
+    if not whole or content["data"] != "mnist":
+        print(f"workshop: {name} is not whole, or not of real MNIST: left out", file=sys.stderr)
+        return False
+    return True
+
+
+def folder_name(ladder: dict) -> str:
+    """Of letters, digits and hyphens: 2-core-amd-epyc, nvidia-a100-sxm4-40gb."""
+    row = ladder["rows"][0]
+    cores = re.fullmatch(r"CPU, (\d+) cores", row["device"])
+    name = f"{cores[1]} core {ladder['machine']}" if cores else row["device"]
+    name = f"{row['ranks']} x {name}" if row["ranks"] > 1 else name
+    name = re.sub(r"[^a-z0-9]+", "-", name.lower())[:60].strip("-")
+    if not name:
+        raise NoResults("the run does not name its device")
+    return name
+
+
+def gpu_samples(folder: Path) -> dict[str, list[float]]:
+    """What nvidia-smi told during a batch job: the least and the most of each column."""
+    if not (folder / "gpu.csv").is_file():
+        return {}
+    header, *lines = [line.split(",") for line in read_text(folder, "gpu.csv").splitlines()] or [[]]
+    found = {}
+    for i, column in enumerate(header):
+        told = [line[i].strip() for line in lines if len(line) > i]
+        values = [float(text) for text in told if re.fullmatch(r"\d{1,6}(\.\d+)?", text)]
+        if column in SAMPLED and values:
+            found[SAMPLED[column]] = [min(values), max(values)]
+    return found
 
 
 def predict(path: Path) -> None:
@@ -249,7 +380,8 @@ def summary(folder: Path, number: str) -> dict[str, float]:
     total = sum(op["self_ms"] for op in found)
 
     def share(kind: str) -> float:
-        return round(sum(op["self_ms"] for op in found if kind in op["type"]) / total, 4)
+        spent = sum(op["self_ms"] for op in found if kind in op["type"])
+        return round(spent / total, 4) if total else 0.0
 
     return {
         "step_ms": round(steps["average_ms"], 2),
@@ -263,7 +395,7 @@ def summary(folder: Path, number: str) -> dict[str, float]:
 
 def speed_line(stage: Stage) -> str:
     """The line of a script's docstring, with the CPU's name where there is room for it."""
-    ladder, found = read(KEPT, "ladder.json"), row(stage.name)
+    ladder, found = read(quoted(), "ladder.json"), row(stage.name)
     times = "" if stage is STAGES[0] else f", {factor(stage.name, '00')} stage 00"
     for device in (table.hardware(ladder, found), found["device"]):
         made = f"{device}, batch {found['batch_size']}, {ladder['steps']} steps"
@@ -287,20 +419,21 @@ def write_readmes() -> list[Path]:
     try:
         new = {path: fill(path.read_text()) for path in readmes()}
         new |= {script(stage): with_speed(stage) for stage in STAGES}
-    except (AttributeError, IndexError, KeyError, StopIteration, TypeError, ValueError) as error:
+    except ODD as error:
         problem = f"{KEPT.name}/ does not hold what results --keep puts there"
         raise NoResults(f"{problem} ({type(error).__name__}: {error})") from error
     changed = [path for path, text in new.items() if text != path.read_text()]
     for path in changed:
         save(path, lambda part, path=path: part.write_text(new[path]))
-    table.draw(read(KEPT, "ladder.json"), CHART)
+    table.draw(read(quoted(), "ladder.json"), CHART)
     return [*changed, CHART]
 
 
-def run(keep: bool, write: bool) -> int:
+def run(keep: str | None, write: bool) -> int:
+    """keep: a folder of runs; empty means that of the last ones, None that nothing is kept."""
     console = terminal.console()
     try:
-        paths = keep_runs() if keep else []
+        paths = [] if keep is None else keep_runs(Path(keep) if keep else results_folder())
         paths += write_readmes() if write else []
         if not paths:
             table.show(read(results_folder(), "ladder.json"), console)
