@@ -148,7 +148,7 @@ def test_another_device_comes_with_tables_of_its_own(copy: Path, quick) -> None:
     (new,) = (found[3] for found in results.MARK.finditer(shown) if found[2] == "devices")
     assert new.startswith("\n### NVIDIA A100-SXM4-40GB, AMD EPYC\n")
     assert "**These are figures of NVIDIA A100-SXM4-40GB.**" in new
-    assert new.count("\n|---") == 3 and "\n| 06_optimized |" in new and "power in W 61.5 to" in new
+    assert new.count("\n|---") == 3 and "\n| 06_optimized |" in new and "power (W) 62 to 301" in new
     first = after[copy / "README.md"]
     assert "Measured on NVIDIA A100-SXM4-40GB: 1,057 img/s." in first
     assert "Not run on a GPU yet" not in "".join(after.values())

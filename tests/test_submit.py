@@ -849,4 +849,4 @@ def test_everything_in_one_job(
         "profile_05.json",
     }
     shown = (tmp_path / "RESULTS.md").read_text()
-    assert "### NVIDIA A100-SXM4-40GB" in shown and "SM clock in MHz 1,410" in shown
+    assert "### NVIDIA A100-SXM4-40GB" in shown and "SM clock (MHz) 1,410" in shown

@@ -61,8 +61,8 @@ class NoResults(Exception):
 
 
 TABLE = re.compile(r"(bench_\d+|scale_\w+)\.json")
-SAMPLED = {"power.draw": "power in W", "clocks.sm": "SM clock in MHz"}  # columns of gpu.csv
-SAMPLED["temperature.gpu"] = "temperature in C"
+SAMPLED = {"power.draw": "power (W)", "clocks.sm": "SM clock (MHz)"}  # columns of gpu.csv
+SAMPLED["temperature.gpu"] = "temperature (C)"
 # What a file of another shape can raise.
 ODD = (AttributeError, IndexError, KeyError, StopIteration, TypeError, ValueError)
 ODD += (ZeroDivisionError, RecursionError)
@@ -124,7 +124,7 @@ def device(folder: Path) -> str:
     parts += [table.markdown(ladder).rstrip()]
     if "gpu.json" in files:
         spans = read(folder, "gpu.json").items()
-        told = [f"{what} {low:,} to {high:,}" for what, (low, high) in spans]
+        told = [f"{what} {low:,.0f} to {high:,.0f}" for what, (low, high) in spans]
         parts += [f"From nvidia-smi, while it ran: {', '.join(told)}."]
     for name in [name for name in files if name.startswith("bench_")]:
         told = read(folder, name)
