@@ -187,7 +187,8 @@ stop_sampling() { # SAMPLER
 # everything OPTIONS...   what there is to measure of a device, in one folder. The parts do not
 # depend on each other: one that fails does not stop the others.
 everything() {
-    local folder="$results/all-$job" data failed=() counts=() n sampler workshop python short switches
+    local folder="$results/all-$job" data failed=() counts=() n sampler workshop python short
+    local found switches
     ((nodes == 1)) || stop "all is for one node; name a stage"
     for n in "$@"; do
         [[ $n =~ ^(--(steps|repeats|batch-size)|[0-9]+)$ ]] ||
@@ -195,9 +196,10 @@ everything() {
     done
     data=$(realpath -m "$repo/data/mnist.npz")
     choose_python
+    [[ ! -e $folder ]] || stop "$folder is there already: move it away"
     mkdir -p "$results"
     get_data
-    mkdir "$folder" || stop "$folder is there already: move it away"
+    mkdir "$folder"
     for ((n = 1; n < RANKS; n *= 2)); do
         counts+=("$n")
     done
@@ -214,7 +216,8 @@ everything() {
     part profile_02 "${python[@]}" "$repo/04_tf_profiler/train_MNIST.py" "${short[@]}" --xla off \
         --logdir "$folder/logs/02_as_04_without_xla"
     # 06, as the ladder has trained it.
-    read -ra switches <<<"$(sed -n 's/.*"switches": "\(.*\)".*/\1/p' "$folder/ladder.json" || true)"
+    found=$(sed -n 's/.*"switches": "\(.*\)".*/\1/p' "$folder/ladder.json" 2>/dev/null) || true
+    read -ra switches <<<"$found"
     part profile_06 "${python[@]}" "$repo/06_optimized/train_MNIST.py" "${short[@]}" \
         "${switches[@]}" --logdir "$folder/logs/06_optimized"
     part bench "${workshop[@]}" bench "$@"

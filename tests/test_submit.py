@@ -765,7 +765,7 @@ def test_what_is_written_in_a_number_is_not_run(node: Site, tmp_path: Path) -> N
 # --- everything about a device in one job, and how it is taken in ---
 
 # Stands in for every stage: the device's training takes no time, and its results are this CPU's
-# under a GPU's name. ./workshop, choose.py, horovodrun, the doctor and Slurm are real.
+# under a GPU's name. Slurm, the job, ./workshop and choose.py are real.
 STAND_IN = """\
 import json, shutil, sys
 from pathlib import Path
@@ -790,9 +790,7 @@ case $1 in --query-gpu=timestamp,*) echo "2027/01/01 12:00:00.000, 0, 61.50, 141
 def test_everything_in_one_job(
     site: SimpleNamespace, mnist: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:
-    """One part of it fails: the others are there, a line says which, and it can be taken in."""
-    if not find_spec("horovod"):
-        pytest.skip("Horovod is not built: ./workshop setup --horovod")
+    """Two parts of it fail: the others are there, a line says which, and it can be taken in."""
     repo = checkout(tmp_path / "workshop")
     for stage in STAGES:
         facts = {"ladder": str(results.quoted() / "ladder.json"), "stage": stage.name}
@@ -801,14 +799,15 @@ def test_everything_in_one_job(
     measured = repo / "tools" / "ladder" / "ceiling.py"
     text = measured.read_text().replace("json.dumps(multiply())", "json.dumps({'float32': 2e13})")
     measured.write_text(text)
-    (repo / "tools" / "ladder" / "keras_fit.py").unlink()  # bench cannot work
+    (repo / "tools" / "ladder" / "keras_fit.py").unlink()  # bench cannot work, nor can the
+    assert not (repo / "requirements.txt").exists()  # doctor, which compares with this
     (repo / "data").mkdir()
     (repo / "data" / "mnist.npz").symlink_to(mnist.resolve())
     (tmp_path / "bin").mkdir()
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.write_text(NVIDIA_SMI)
     tool.chmod(0o755)
-    env = {**site.env, "RANKS": "2", "PATH": f"{tool.parent}:{site.env['PATH']}"}
+    env = {**site.env, "RANKS": "1", "PATH": f"{tool.parent}:{site.env['PATH']}"}
     env["WORKSHOP_CACHE"] = str(tmp_path / "cache")
     env.pop("MNIST_NPZ")
     words = ("-A", "myproject", "submit/slurm.sbatch", "all", "--steps", "20", "--repeats", "1")
@@ -819,17 +818,19 @@ def test_everything_in_one_job(
     output = (repo / f"workshop-{number}.out").read_text()
     folder = repo / "results" / f"all-{number}"
     assert (info["JobState"], info["ExitCode"]) == ("FAILED", "1:0"), output
-    assert output.endswith("submit: of these, failed: bench\n"), output
+    assert output.endswith("submit: of these, failed: doctor bench\n"), output
 
     parts = (folder / "parts.txt").read_text()
     done = re.sub(r", \d+ s$", "", parts, flags=re.M).splitlines()
     assert done == [
-        *(f"{name}: done" for name in ("doctor", "ladder", "profile_02", "profile_06")),
+        "doctor: FAILED with exit status 1, see doctor.txt",
+        *(f"{name}: done" for name in ("ladder", "profile_02", "profile_06")),
         "bench: FAILED with exit status 1, see bench.txt",
         "scale: done",
         "gpu: done, power and clocks are in gpu.csv",
     ]
     assert "keras_fit" in (folder / "bench.txt").read_text()
+    assert "requirements.txt" in (folder / "doctor.txt").read_text()
     assert "NVIDIA A100-SXM4-40GB" in (folder / "ladder.md").read_text()
     assert (folder / "gpu.csv").read_text().count("61.50, 1410") >= 2
     profiles = {path.parents[3].name for path in folder.rglob("*.xplane.pb")}
