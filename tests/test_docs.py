@@ -504,7 +504,7 @@ FOREIGN = {
     "pip": "--no-deps",
     "qstat": "-u",
     "qsub": "-A -I -l -n -q -v --env",
-    "sbatch": "-A -N --constraint --partition --qos",
+    "sbatch": "-A -N -t --constraint --partition --qos",
     "scp": "-r",
     "shifter": "--image --module",
     "squeue": "--me",
