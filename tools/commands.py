@@ -7,6 +7,7 @@ The launcher reads it first, so any Python 3 can: old syntax; functions are name
 
 import argparse
 import importlib
+import re
 from pathlib import Path
 
 
@@ -17,9 +18,15 @@ class Parser(argparse.ArgumentParser):
 
 
 def at_least_one(text):
-    if not text.isdigit() or not 1 <= int(text) < 2**31:
-        raise argparse.ArgumentTypeError("{} is no whole number from 1 on".format(text))
+    if not re.match("[0-9]{1,10}$", text) or not 1 <= int(text) < 2**31:
+        raise argparse.ArgumentTypeError("{} is no whole number from 1 on".format(text[:40]))
     return int(text)
+
+
+def a_path(text):
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty")
+    return Path(text)
 
 
 def option(*names, **settings):
@@ -36,7 +43,7 @@ def switch(name, what, **more):
 
 
 def file(name, what, **more):
-    return option(name, type=Path, help=what, **{"metavar": "FILE", **more})
+    return option(name, type=a_path, help=what, **{"metavar": "FILE", **more})
 
 
 def command(name, what, function, *options):

@@ -15,7 +15,7 @@ from typing import NoReturn
 from tools import commands
 from tools.environment.venv import ensure_venv, has_module, python_of, runs, venv_folder
 from tools.machine import in_container
-from tools.problem import Problem
+from tools.problem import Problem, told
 from tools.progress import say
 from tools.stages import ROOT
 
@@ -122,5 +122,5 @@ def main(argv: list[str]) -> int:
     try:
         return start(argv)
     except (Problem, OSError) as problem:
-        say(f"workshop: {problem}")
+        say(f"workshop: {told(problem)}")
         return 1

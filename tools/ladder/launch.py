@@ -15,14 +15,22 @@ from subprocess import PIPE
 from typing import TextIO
 
 from tools import data
-from tools.files import read_json, results_folder
+from tools.files import read_json, results_folder, writing_results
 from tools.machine import cores, has_nvidia_gpu, in_container
 from tools.problem import Problem
 from tools.processes import child
 from tools.stages import Stage
-from tools.terminal import plain
+from tools.terminal import plain, printable
 
 LOG_LINE = re.compile(r"INFO - \((\d+), (\d+)\), Loss: .*throughput: ([\d.]+) img/s")
+UNFINISHED = "unfinished"  # below results/: the last that failed or was stopped
+FROM_RANK = re.compile(r"^\[[\d,]+\]<stderr>:", re.M)  # horovodrun puts it before each line
+MISSING = re.compile(r"^Missing ranks:\n((?:\d+!?: .*\n)+).*longer than (\d+) seconds", re.M)
+# Seconds after which Horovod tells who is missing at an exchange, and ends the job.
+PATIENCE = {
+    "HOROVOD_STALL_CHECK_TIME_SECONDS": "60",
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "120",
+}
 Report = Callable[[int, float], None]  # steps done, img/s now
 Say = Callable[[str], None]  # a line of choose.py
 
@@ -62,7 +70,10 @@ def profiled_steps(steps: int) -> tuple[int, int]:
 def horovodrun() -> str:
     """The launcher of this Python; in a container it may be elsewhere on PATH."""
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return shutil.which("horovodrun", path=places) or "horovodrun"
+    found = shutil.which("horovodrun", path=places)
+    if not found:
+        raise Problem("there is no horovodrun here: ./workshop setup --horovod installs it")
+    return found
 
 
 def environment(job: Job) -> dict[str, str]:
@@ -73,7 +84,8 @@ def environment(job: Job) -> dict[str, str]:
         extra["TF_NUM_INTEROP_THREADS"] = str(job.threads)
     if job.ranks > 1 and not has_nvidia_gpu():
         extra["HOROVOD_CYCLE_TIME"] = "5"  # ms, not 1: how often its own thread looks for work
-    return {**os.environ, **extra}
+    patience = PATIENCE if job.ranks > 1 else {}
+    return {**patience, **os.environ, **extra}
 
 
 @dataclass(frozen=True)
@@ -96,10 +108,18 @@ def choose(stage: Stage, batch_size: int, say: Say) -> Choice:
     lines = []
     with child(words, stdout=PIPE, stderr=PIPE) as process:
         for line in process.stderr or ():
-            lines.append(line.rstrip())
+            lines.append(printable(line.rstrip()))
             say(lines[-1])
         CHOSEN[batch_size] = Choice(lines, process.communicate()[0].strip())
     return CHOSEN[batch_size]
+
+
+def place_for(good: bool) -> Path:
+    """Where a measurement goes: one that failed or was stopped leaves the last good one alone."""
+    folder = results_folder() if good else results_folder() / UNFINISHED
+    with writing_results():
+        folder.mkdir(exist_ok=True)
+    return folder
 
 
 def check_size(batch_size: int, ranks: int) -> None:
@@ -135,6 +155,7 @@ def train(
     interrupted = False
     options = {"env": environment(job), "stdout": PIPE}
     with (
+        writing_results(),
         log.open("w") as copy,
         errors.open("w") as err,
         child(command(job, results), stderr=err, **options) as process,
@@ -183,5 +204,9 @@ def last_words(status: int, errors: Path) -> str:
     """Why a stage failed: its last line on stderr, or the signal that killed it."""
     if status < 0:
         return f"killed by {signal.Signals(-status).name}"
-    lines = [line.strip() for line in errors.read_text(errors="replace").splitlines()]
+    text = errors.read_text(errors="replace")
+    if absent := MISSING.search(FROM_RANK.sub("", text)):  # some ranks waited for others
+        who = ", ".join(re.findall(r"^\d+", absent[1], re.M))
+        return f"rank {who} did not come to an exchange in {absent[2]} s: is it reading its data?"
+    lines = [printable(line).strip() for line in text.splitlines()]
     return next((line for line in reversed(lines) if line), f"exit status {status}")
