@@ -34,14 +34,12 @@ def say(text: object) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-def close_output() -> str:
-    """Why the output cannot be written, if so: Python would try again at its end, and say more."""
+def close_output() -> None:
+    """If it cannot be written, Python would try again at its end, and say more."""
     try:
         sys.stdout.flush()
-    except OSError as error:
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return "" if isinstance(error, BrokenPipeError) else f"the output ({told(error)})"
-    return ""
 
 
 def missing(error: ImportError) -> str:
@@ -67,8 +65,9 @@ def main(argv: list[str]) -> int:
         say(f"workshop: {missing(error)}")
         return 1
     except (Problem, OSError) as problem:  # OSError: a folder that cannot be written, say
-        closed = close_output()
-        say(f"workshop: {'cannot write ' + closed if closed else told(problem)}")
+        close_output()
+        output = isinstance(problem, OSError) and not problem.filename
+        say(f"workshop: {'cannot write the output: ' * output}{told(problem)}")
         return 2 if isinstance(problem, UnknownStage) else 1
     except KeyboardInterrupt:
         close_output()

@@ -8,10 +8,16 @@ The launcher reads it first, so any Python 3 can: old syntax; functions are name
 import argparse
 import importlib
 import re
+import sys
 from pathlib import Path
 
 
 class Parser(argparse.ArgumentParser):
+    def exit(self, status=0, message=None):
+        if sys.stdout:  # `>&-` leaves none
+            sys.stdout.flush()  # here, an error is one line
+        super().exit(status, message)
+
     def error(self, message):
         """One line, not the whole usage."""
         self.exit(2, "workshop: {}. Type: {} --help\n".format(message, self.prog))

@@ -16,7 +16,7 @@ from typing import TextIO
 
 from tools import data
 from tools.files import read_json, results_folder, writing_results
-from tools.machine import cores, has_nvidia_gpu, in_container
+from tools.machine import alone, cores, has_nvidia_gpu, in_container
 from tools.problem import Problem
 from tools.processes import child
 from tools.stages import Stage
@@ -84,8 +84,7 @@ def environment(job: Job) -> dict[str, str]:
         extra["TF_NUM_INTEROP_THREADS"] = str(job.threads)
     if job.ranks > 1 and not has_nvidia_gpu():
         extra["HOROVOD_CYCLE_TIME"] = "5"  # ms, not 1: how often its own thread looks for work
-    patience = PATIENCE if job.ranks > 1 else {}
-    return {**patience, **os.environ, **extra}
+    return {**(PATIENCE | os.environ if job.ranks > 1 else alone()), **extra}
 
 
 @dataclass(frozen=True)
