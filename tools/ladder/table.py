@@ -14,7 +14,7 @@ from rich.text import Text
 from tools.files import WRONG_SHAPE, save
 from tools.problem import Problem
 from tools.stages import FLOP_PER_IMAGE, ROOT, STAGES, Stage
-from tools.terminal import as_markdown, number, ratio
+from tools.terminal import as_markdown, number, plain, ratio
 
 BAR_WIDTH = 48
 PREDICTED = ROOT / "measured" / "xray.json"
@@ -99,7 +99,7 @@ def provenance(ladder: dict) -> str:
     peak = ", ".join(f"{name} {speed / 1e9:,.0f}" for name, speed in ladder["ceiling"].items())
     peak = peak and f"; peak: matrix multiply here, GFLOP/s: {peak}"
     kernels = "; kernels: of a GPU, a step, + compiled calls: predicted by xray, not measured"
-    return (
+    return plain(
         f"{hardware(ladder, row)}; {kind}; batch {row['batch_size'] * row['ranks']}, "
         f"{row['ranks']} rank(s); {ladder['steps']} steps, {median} after {row['warmup_steps']} of "
         f"warm-up; {versions}; {ladder['date']}{commit}{peak}{kernels * bool(predictions())}"
@@ -109,9 +109,8 @@ def provenance(ladder: dict) -> str:
 def show(ladder: dict, console: Console) -> None:
     try:
         parts = shown(ladder, console.width)
-    except WRONG_SHAPE as error:
-        told = f"{type(error).__name__}: {error}"
-        raise Problem(f"ladder.json is not one of ./workshop run ({told}): run it again") from None
+    except WRONG_SHAPE:
+        raise Problem("ladder.json is not one of ./workshop run: run it again") from None
     console.print(*parts, sep="\n", markup=False)
 
 
