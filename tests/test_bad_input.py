@@ -60,13 +60,16 @@ OPTIONS: list[tuple[list[Script], str, str]] = [
     (EVERY, "--sleps 3", "unrecognized arguments: --sleps 3"),
     (EVERY, "--batch-size 65", "--batch-size 65 is more than a rank's share of 64 images"),
     (EVERY, "--results FILE/r.json", "File exists: 'FILE'"),
-    (EVERY, "--results FOLDER", "--results FOLDER is not a file: name one"),
-    (EVERY, "--results PIPE", "--results PIPE is not a file: name one"),
-    (EVERY, "--results /dev/null", "--results /dev/null is not a file: name one"),
+    *(
+        (EVERY, f"--results {name}", f"--results {name} is there, and no results: name another")
+        for name in ("FOLDER", "PIPE", "/dev/null", "FILE", "good.npz", __file__)
+    ),
     (EVERY, "--results /proc/self/r.json", "'/proc/self"),  # nobody may make files there
     (EVERY, f"--results {300 * 'x'}", "File name too long"),
     (EVERY, "--data nowhere.npz", "cannot read nowhere.npz .*: ./workshop data gets it, --data"),
     (EVERY, "--data FOLDER", "cannot read FOLDER .*: ./workshop data gets it"),
+    (EVERY, "--data PIPE", "cannot read PIPE .*: ./workshop data gets it"),
+    (EVERY, "--data /dev/zero", "cannot read /dev/zero .*: ./workshop data gets it"),
     (SOME, "--lr 1e9 --batch-size 16", r"the loss is \S+ at step \d+: try a smaller --lr than 1"),
     (PROFILING, "--logdir FILE/logs", "Not a directory: 'FILE/logs'"),
     (PROFILING, "--logdir FILE", "File exists: 'FILE'"),
@@ -293,7 +296,8 @@ def test_as_a_process_without_horovod(folder) -> None:
 
 def test_results_that_do_not_fit_the_disk_leave_the_old_ones(folder) -> None:
     """A limit on the size of files is how a full disk looks to a program."""
-    (folder / "r.json").write_text("the old results")
+    old = '{\n  "stage": "the old results"\n}'
+    (folder / "r.json").write_text(old)
     before = files_in(folder)
     script = ROOT / "00_baseline" / "train_MNIST.py"
     options = ["--data", "good.npz", "--steps", "1", "--results", "r.json"]
@@ -308,7 +312,7 @@ def test_results_that_do_not_fit_the_disk_leave_the_old_ones(folder) -> None:
     )
     ended = Ended(process.returncode, process.stdout, process.stderr)
     assert_refused(ended, "00_baseline", "File too large")
-    assert (folder / "r.json").read_text() == "the old results"
+    assert (folder / "r.json").read_text() == old
     assert files_in(folder) == before
     assert "final_loss" in process.stdout  # the summary is on the screen all the same
 

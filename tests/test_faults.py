@@ -397,11 +397,10 @@ def test_a_rank_that_is_stuck_before_the_first_exchange(tmp_path: Path) -> None:
 
 def test_a_file_system_that_does_not_answer(tmp_path: Path) -> None:
     """4: a lease makes others wait for a file, as a dead file system does."""
-    path = tmp_path / "results" / "ladder.json"
-    path.parent.mkdir()
+    path = tmp_path / "r.json"
     path.write_text("{}")
-    code = "from tools import __main__, commands, files; from pathlib import Path; files.PATIENCE_S=1; "
-    code += "commands.call = lambda argv: files.read_json(Path('results/ladder.json')); "
+    code = "from pathlib import Path; from tools import __main__, commands, files; "
+    code += "files.PATIENCE_S = 1; commands.call = lambda argv: files.read_json(Path('r.json')); "
     with path.open("r+") as held:
         fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         old = signal.signal(signal.SIGIO, signal.SIG_IGN)
