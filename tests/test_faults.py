@@ -390,7 +390,7 @@ def test_a_rank_that_is_stuck_before_the_first_exchange(tmp_path: Path) -> None:
         for left in below(tmp_path):
             left.kill()
     row = json.loads(out.splitlines()[-1])
-    told = "rank 1 did not come to an exchange in 4 s: is it reading its data?"
+    told = "rank 1 did not come to an exchange in 4 s: it is still in read_mnist"
     assert (row["failed"], err) == (told, "")
     assert below(tmp_path) == []
 

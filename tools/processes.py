@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import resource
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ RUNNING: set[subprocess.Popen[str]] = set()  # of all threads
 
 def end_with_parent() -> None:
     """In the child, before it becomes the program: the kernel ends it if we are killed."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if PRCTL:
         PRCTL(PR_SET_PDEATHSIG, signal.SIGTERM)
 

@@ -16,6 +16,7 @@ from typing import TextIO
 
 from tools import data
 from tools.files import read_json, results_folder, writing_results
+from tools.ladder import stalled
 from tools.machine import alone, cores, has_nvidia_gpu, in_container
 from tools.problem import Problem
 from tools.processes import child
@@ -24,13 +25,6 @@ from tools.terminal import plain, printable
 
 LOG_LINE = re.compile(r"INFO - \((\d+), (\d+)\), Loss: .*throughput: ([\d.]+) img/s")
 UNFINISHED = "unfinished"  # below results/: the last that failed or was stopped
-FROM_RANK = re.compile(r"^\[[\d,]+\]<stderr>:", re.M)  # horovodrun puts it before each line
-MISSING = re.compile(r"^Missing ranks:\n((?:\d+!?: .*\n)+).*longer than (\d+) seconds", re.M)
-# Seconds after which Horovod tells who is missing at an exchange, and ends the job.
-PATIENCE = {
-    "HOROVOD_STALL_CHECK_TIME_SECONDS": "60",
-    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "120",
-}
 Report = Callable[[int, float], None]  # steps done, img/s now
 Say = Callable[[str], None]  # a line of choose.py
 
@@ -84,7 +78,7 @@ def environment(job: Job) -> dict[str, str]:
         extra["TF_NUM_INTEROP_THREADS"] = str(job.threads)
     if job.ranks > 1 and not has_nvidia_gpu():
         extra["HOROVOD_CYCLE_TIME"] = "5"  # ms, not 1: how often its own thread looks for work
-    return {**(PATIENCE | os.environ if job.ranks > 1 else alone()), **extra}
+    return {**(stalled.environment() if job.ranks > 1 else alone()), **extra}
 
 
 @dataclass(frozen=True)
@@ -153,6 +147,7 @@ def train(
         row["tried"] = asdict(choice)
     interrupted = False
     options = {"env": environment(job), "stdout": PIPE}
+    watch = stalled.Watch(options["env"], job.ranks)
     with (
         writing_results(),
         log.open("w") as copy,
@@ -160,7 +155,7 @@ def train(
         child(command(job, results), stderr=err, **options) as process,
     ):
         try:
-            follow(process, copy, report)
+            follow(process, copy, report, watch)
         except KeyboardInterrupt:  # the stage gets it too, and still writes its summary
             interrupted = True
             copy.write(let_it_end(process))
@@ -174,19 +169,29 @@ def train(
     row["interrupted"] = interrupted or row.get("interrupted", False)
     if process.returncode and not row["interrupted"]:
         row["failed"] = last_words(process.returncode, errors)
+    if watch.ended:
+        row["failed"] = watch.told(errors.read_text(errors="replace"))
     return row
 
 
-def follow(process: subprocess.Popen[str], copy: TextIO, report: Report) -> None:
+def follow(
+    process: subprocess.Popen[str], copy: TextIO, report: Report, watch: stalled.Watch
+) -> None:
     """Copy what the stage prints, and report its steps, until it ends."""
     done = 0
-    for line in process.stdout or ():
-        copy.write(line)
-        found = LOG_LINE.search(line)
-        if found:
-            done += 1
-            report(done, float(found[3]))
-    process.wait()
+    if watch.ranks > 1:
+        watch.start()
+    try:
+        for line in process.stdout or ():
+            copy.write(line)
+            found = LOG_LINE.search(line)
+            if found:
+                watch.over.set()
+                done += 1
+                report(done, float(found[3]))
+        process.wait()
+    finally:
+        watch.over.set()
 
 
 def let_it_end(process: subprocess.Popen[str]) -> str:
@@ -203,9 +208,5 @@ def last_words(status: int, errors: Path) -> str:
     """Why a stage failed: its last line on stderr, or the signal that killed it."""
     if status < 0:
         return f"killed by {signal.Signals(-status).name}"
-    text = errors.read_text(errors="replace")
-    if absent := MISSING.search(FROM_RANK.sub("", text)):  # some ranks waited for others
-        who = ", ".join(re.findall(r"^\d+", absent[1], re.M))
-        return f"rank {who} did not come to an exchange in {absent[2]} s: is it reading its data?"
-    lines = [printable(line).strip() for line in text.splitlines()]
+    lines = [printable(line).strip() for line in errors.read_text(errors="replace").splitlines()]
     return next((line for line in reversed(lines) if line), f"exit status {status}")
