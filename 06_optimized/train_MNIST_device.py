@@ -203,8 +203,7 @@ def stop(message):
     sys.exit(f"{STAGE}{f' (rank {hvd.rank()})' * (hvd.size() > 1)}: {message}")  # Horovod: who?
 
 
-def read_mnist(path):
-    """The arrays of mnist.npz, as bytes: images (n, 28, 28) and labels (n,), to train and test."""
+def read_mnist(path):  # as bytes: images (n, 28, 28) and labels (n,), to train and to test
     try:
         file = read_mnist.file = np.load(path if Path(path).is_file() else f"{path}/")  # no pipe
         arrays = [np.asarray(file[name]) for name in ("x_train", "x_test", "y_train", "y_test")]
@@ -254,8 +253,7 @@ def choose_device():
     return tf.config.experimental.get_device_details(gpus[mine])["device_name"]
 
 
-def summarize(args, history):
-    """The options and the results: printed and, with --results, saved as JSON."""
+def summarize(args, history):  # the options and the results, printed and saved as JSON
     warmup, timed = ([t for kind, t, _ in history if kind == k] for k in ("warmup", "timed"))
     median = float(np.median(timed)) if timed else None
     results = {
@@ -298,7 +296,7 @@ def main():
             stop(f"--results {file} is there, and no results: name another file")
         for path in filter(None, [file and file.resolve().parent, vars(args).get("logdir")]):
             path.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=path).close()  # find out now if it cannot be written
+            tempfile.TemporaryFile(dir=path).write(bytes(2**22))  # find out now if there is no room
         args.device = choose_device()
         keras.utils.set_random_seed(args.seed + hvd.rank())  # Horovod: each rank its own dropout
         for number in (signal.SIGINT, signal.SIGTERM):  # Horovod: rank 0 sums up, the others follow
@@ -307,7 +305,9 @@ def main():
             train_network(args, history)
         if hvd.rank() == 0:  # Horovod: one rank reports
             summarize(args, history)
-    except (OSError, UnicodeError, tf.errors.UnknownError) as error:  # Horovod: if a rank is gone
+    except (OSError, UnicodeError, tf.errors.OpError) as error:  # the last, if a rank is gone
+        if history and not isinstance(error, (OSError, UnicodeError, tf.errors.UnknownError)):
+            summarize(args, history)  # a profile, say, that cannot be written costs no results
         sys.stdout = None  # it may be what failed, and Python would try again
         stop("another rank stopped" if "Horovod" in str(error) else f"cannot write: {error}")
     sys.exit(130 if args.interrupted else 0)

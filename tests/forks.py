@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import runpy
 import shutil
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -24,15 +26,24 @@ with contextlib.suppress(ImportError):
     import horovod.tensorflow  # noqa: F401
 
 
-def vanish(name: str) -> None:
-    """A file or folder goes away while the training begins."""
-    checksum = zlib.crc32  # every stage calls it once the data is read
+def later(happens: Callable[[], object]) -> None:
+    """When the data is read, and the training begins."""
+    checksum = zlib.crc32  # that is when every stage calls it
 
-    def remove(*arguments: bytes) -> int:
-        shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink(missing_ok=True)
+    def instead(*arguments: bytes) -> int:
+        happens()
         return checksum(*arguments)
 
-    zlib.crc32 = remove
+    zlib.crc32 = instead
+
+
+def vanish(name: str) -> None:
+    shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink(missing_ok=True)
+
+
+def limit(size: int) -> None:
+    """Of files, in bytes: how a full disk looks to a program."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 def start(job: dict) -> None:
