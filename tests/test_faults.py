@@ -216,6 +216,7 @@ KEEP = [*TRAIN, "--results", "r.json"]
 # By name: the stage, its options, where stdout goes, what happens, its only line on stderr, and the
 # steps of the results that it keeps.
 PROFILE = [*KEEP, "--logdir", "logs", "--profile-steps", "1", "1"]
+OLD = '{\n  "stage": "the old one"\n}'
 STAGES = {
     "1: results in the place of data": (
         "02",
@@ -246,7 +247,14 @@ STAGES = {
         "cannot write: .*too large",
         1,
     ),
-    "3: no room for results": ("00", KEEP, "out", "later(lambda: limit(100))", "too large", 0),
+    "3: no room for results": (
+        "00",
+        KEEP,
+        "out",
+        f"later(lambda: limit(100)); Path('r.json').write_text({OLD!r})",
+        "too large",
+        0,
+    ),
     "3: letters that the screen lacks": (
         "02",
         [*TRAIN, "--results", "\N{SNOWMAN}/../r.json"],
@@ -301,6 +309,9 @@ def test_a_training_that_was_fine_keeps_its_results(name: str, trained) -> None:
     if steps:
         kept = json.loads((folder / "r.json").read_text())
         assert kept["data"] == "mnist" and kept["warmup_steps"] == steps
+    elif "no room for results" in name:
+        assert (folder / "r.json").read_text() == OLD
+        assert "final_loss" in (folder / "out").read_text()  # on the screen all the same
     else:
         assert not (folder / "r.json").exists()
     with suppress(FileNotFoundError):
