@@ -38,7 +38,8 @@ def later(happens: Callable[[], object]) -> None:
 
 
 def vanish(name: str) -> None:
-    shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink(missing_ok=True)
+    shutil.rmtree(name, ignore_errors=True)
+    Path(name).unlink(missing_ok=True)
 
 
 def limit(size: int) -> None:

@@ -43,10 +43,12 @@ def close_output() -> None:
 
 
 def missing(error: ImportError) -> str:
+    """What repairs it; a package whose files are gone only in part looks installed to pip."""
     doctor = "./workshop doctor says what is wrong here"
     if sys.prefix == sys.base_prefix:
         return f"{error}. {doctor}"
-    return f"{error}. {doctor}; rm -r {sys.prefix} && ./workshop setup installs all again"
+    again = f"./workshop setup puts it back, or else rm -r {sys.prefix} && ./workshop setup"
+    return f"{error}. {doctor}; {again}"
 
 
 def main(argv: list[str]) -> int:

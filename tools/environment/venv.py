@@ -103,6 +103,20 @@ def plan(folder: Path, layers: list[str], tensorflow: str) -> str:
     return "ready" if digests(layers).items() <= held.items() else "update"
 
 
+def lacks(folder: Path, layers: list[str]) -> bool:
+    """Whether somebody has removed a package since: the stamp does not know."""
+    text = "".join((ROOT / REQUIREMENTS[layer]).read_text() for layer in layers)
+    names = re.findall(r"^([\w.-]+)==[^\s;]+$", text, re.M)  # those that every Python needs
+    names.append(re.split(r"[\[=]", str(read_stamp(folder).get("tensorflow")))[0])
+    ask = "import sys; from importlib.metadata import version; list(map(version, sys.argv[1:]))"
+    return (
+        subprocess.run(
+            [python_of(folder), "-I", "-c", ask, *names], stderr=subprocess.DEVNULL
+        ).returncode
+        != 0
+    )
+
+
 def pip_doing(line: str) -> str | None:
     if line.startswith("Installing collected packages"):
         return "unpacking"
