@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from tools.problem import Problem, told
 from tools.stages import ROOT
 
+ROOM = 1 << 23  # bytes that a measurement needs on the disk
 PATIENCE_S = 30.0  # with a file system that does not answer
 # What reading a file of another content than ours leads to.
 WRONG_SHAPE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
@@ -147,6 +148,9 @@ def measuring(folder: Path) -> Iterator[None]:
     except OSError:
         pass  # a file system without locks
     try:
+        with writing_results(), tempfile.TemporaryFile(dir=folder) as room:
+            room.write(bytes(ROOM))
+            room.flush()
         yield
     finally:
         os.close(lock)
