@@ -26,7 +26,8 @@ def end_with_parent() -> None:
 @contextlib.contextmanager
 def child(command: list[str], **options) -> Iterator[subprocess.Popen[str]]:
     """A program that is over when the block is left, by whatever exception."""
-    process = subprocess.Popen(command, text=True, preexec_fn=end_with_parent, **options)
+    options = {"text": True, "errors": "replace", "preexec_fn": end_with_parent, **options}
+    process = subprocess.Popen(command, **options)
     RUNNING.add(process)
     try:
         yield process

@@ -150,7 +150,7 @@ def train(
     watch = stalled.Watch(options["env"], job.ranks)
     with (
         writing_results(),
-        log.open("w") as copy,
+        log.open("w", encoding="utf-8", errors="replace") as copy,
         errors.open("w") as err,
         child(command(job, results), stderr=err, **options) as process,
     ):
@@ -159,7 +159,8 @@ def train(
         except KeyboardInterrupt:  # the stage gets it too, and still writes its summary
             interrupted = True
             copy.write(let_it_end(process))
-    row["log"] = [line for line in log.read_text().splitlines() if LOG_LINE.search(line)][-3:]
+    logged = log.read_text(encoding="utf-8").splitlines()
+    row["log"] = [line for line in logged if LOG_LINE.search(line)][-3:]
     try:
         row |= {**read_json(results), "stage": job.stage.name}
     except Problem:
