@@ -484,6 +484,15 @@ def test_efficiency_is_against_one_rank_of_the_same_kind() -> None:
     assert scale.verdict(scale.as_rows(points)) == told + "would be 1.18x"
 
 
+def test_a_scaling_that_failed_leaves_the_last_good_one(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("WORKSHOP_RESULTS", str(tmp_path))
+    good = scale.write(STAGES[-1], [scale.Point(1, 2, speeds=[100.0])], "mnist", 64)
+    before = good[0].read_bytes()
+    bad = scale.write(STAGES[-1], [scale.Point(1, 2, failed="why")], "mnist", 64)
+    assert good[0].read_bytes() == before
+    assert {path.parent for path in bad} == {tmp_path / launch.UNFINISHED}
+
+
 @pytest.mark.timeout(300)
 def test_scale_for_real(mnist: Path, tmp_path: Path) -> None:
     pytest.importorskip("horovod", reason="needs Horovod: ./workshop setup --horovod")
