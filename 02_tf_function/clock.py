@@ -30,11 +30,12 @@ def time_steps(model, optimizer, images, labels, wait):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = stop
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--data", type=Path, default=DATA)
+    hvd.init()
     args = parser.parse_args()
     batch_size = args.batch_size
-    hvd.init()
     # A GPU always runs behind Python. This makes a CPU do so too.
     tf.config.experimental.set_synchronous_execution(False)
     x_train, _, y_train, _ = get_dataset(args.data)

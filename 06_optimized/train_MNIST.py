@@ -228,14 +228,12 @@ import zlib
 
 
 def stop(message):
-    rank = f" (rank {hvd.rank()})" if hvd.size() > 1 else ""  # Horovod: say which rank stopped
-    sys.exit(f"{STAGE}{rank}: {message}")
+    sys.exit(f"{STAGE}{f' (rank {hvd.rank()})' * (hvd.size() > 1)}: {message}")  # Horovod: who?
 
 
-def read_mnist(path):
-    """The arrays of mnist.npz, as bytes: images (n, 28, 28) and labels (n,), to train and test."""
+def read_mnist(path):  # as bytes: images (n, 28, 28) and labels (n,), to train and to test
     try:
-        file = np.load(path)
+        file = read_mnist.file = np.load(path if Path(path).is_file() else f"{path}/")  # no pipe
         arrays = [np.asarray(file[name]) for name in ("x_train", "x_test", "y_train", "y_test")]
     except Exception as error:  # not there, not a zip, cut short, an array missing
         stop(f"cannot read {path} ({error}): ./workshop data gets it, --data names another")
@@ -283,14 +281,13 @@ def choose_device():
     return tf.config.experimental.get_device_details(gpus[mine])["device_name"]
 
 
-def summarize(args, history):
-    """The options and the results: printed and, with --results, saved as JSON."""
+def summarize(args, history):  # the options and the results, printed and saved as JSON
     warmup, timed = ([t for kind, t, _ in history if kind == k] for k in ("warmup", "timed"))
     median = float(np.median(timed)) if timed else None
     results = {
         "stage": STAGE,
         **vars(args),
-        "data": "synthetic" if "synthetic" in np.load(args.data) else "mnist",
+        "data": "synthetic" if "synthetic" in read_mnist.file else "mnist",
         "versions": {module.__name__: module.__version__ for module in (tf, keras, np)},
         "ranks": hvd.size(),  # Horovod: the processes
         "warmup_steps": len(warmup),
@@ -300,12 +297,12 @@ def summarize(args, history):
         "img_per_s": median and round(args.batch_size * hvd.size() / median, 1),  # Horovod: of all
         "final_loss": history[-1][-1] if history else None,
     }
-    print("\n".join(f"{name:<15} {value}" for name, value in results.items()), flush=True)
-    if args.results:  # written elsewhere, then renamed: never half a file
-        with tempfile.TemporaryDirectory(dir=args.results.parent) as folder:
-            part = Path(folder) / "results.json"
-            part.write_text(json.dumps(results, indent=2, default=str) + "\n")
-            part.replace(args.results)
+    with contextlib.ExitStack() as last:  # printed in any case, but last: the screen may be closed
+        last.callback(print, "\n".join(f"{k:<15} {v}" for k, v in results.items()), flush=True)
+        if args.results:  # written elsewhere, then renamed: never half a file; a link stays one
+            with tempfile.TemporaryDirectory(dir=args.results.resolve().parent) as folder:
+                (Path(folder) / "r").write_text(json.dumps(results, indent=2, default=str) + "\n")
+                (Path(folder) / "r").replace(args.results.resolve())
 
 
 def main():
@@ -319,15 +316,15 @@ def main():
     if max(started, default=1) > hvd.size():  # Horovod: each of them would train alone
         stop(f"{max(started)} processes, Horovod sees {hvd.size()}: use horovodrun (see README)")
     level = logging.INFO if hvd.rank() == 0 else logging.ERROR  # Horovod: one rank logs
-    style = "%(asctime)s - %(levelname)s - %(message)s"
+    logging.raiseExceptions, style = False, "%(asctime)s - %(levelname)s - %(message)s"
     logging.basicConfig(level=level, format=style, stream=sys.stdout, force=True)
-    args.interrupted, args.test_accuracy, history = False, None, []
+    args.interrupted, args.test_accuracy, history, file = False, None, [], args.results
     try:
-        if args.results and args.results.exists() and not args.results.is_file():
-            stop(f"--results {args.results} is not a file: name one")
-        for path in filter(None, [args.results and args.results.parent, vars(args).get("logdir")]):
+        if file and file.exists() and not (file.is_file() and b'{\n  "stage"' in file.read_bytes()):
+            stop(f"--results {file} is there, and no results: name another file")
+        for path in filter(None, [file and file.resolve().parent, vars(args).get("logdir")]):
             path.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=path).close()  # find out now if it cannot be written
+            tempfile.TemporaryFile(dir=path).write(bytes(2**22))  # find out now if there is no room
         args.device = choose_device()
         keras.utils.set_random_seed(args.seed + hvd.rank())  # Horovod: each rank its own dropout
         for number in (signal.SIGINT, signal.SIGTERM):  # Horovod: rank 0 sums up, the others follow
@@ -336,8 +333,11 @@ def main():
             train_network(args, history)
         if hvd.rank() == 0:  # Horovod: one rank reports
             summarize(args, history)
-    except (OSError, tf.errors.UnknownError) as error:  # Horovod: the latter, if a rank is gone
-        stop("another rank stopped" if "Horovod" in str(error) else error)
+    except (OSError, UnicodeError, tf.errors.OpError) as error:  # the last, if a rank is gone
+        if history and not isinstance(error, (OSError, UnicodeError, tf.errors.UnknownError)):
+            summarize(args, history)  # a profile, say, that cannot be written costs no results
+        sys.stdout = None  # it may be what failed, and Python would try again
+        stop("another rank stopped" if "Horovod" in str(error) else f"cannot write: {error}")
     sys.exit(130 if args.interrupted else 0)
 
 

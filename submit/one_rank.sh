@@ -2,8 +2,13 @@
 # Runs in every rank before Python and MPI start: assigns one GPU, and the cores next to it.
 #
 #   GPU_ORDER=reversed   the last GPU for the first rank, if the node is wired that way
+#   HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=120   how long ranks wait at an exchange for one that is stuck
 #   CORES="0-7 8-15"     cores of the local ranks 0, 1, ...; if unset, the launcher or Linux decides
 set -euo pipefail
+
+# Horovod names the missing ranks after the first time, and ends the job after the second.
+export HOROVOD_STALL_CHECK_TIME_SECONDS=${HOROVOD_STALL_CHECK_TIME_SECONDS:-60}
+export HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=${HOROVOD_STALL_SHUTDOWN_TIME_SECONDS:-120}
 
 rank=0
 for name in OMPI_COMM_WORLD_LOCAL_RANK HOROVOD_LOCAL_RANK PMI_LOCAL_RANK PALS_LOCAL_RANKID \

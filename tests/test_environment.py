@@ -355,7 +355,7 @@ def make_copy(folder: Path) -> Path:
     """The launcher and what it needs, with a tools/__main__.py that tells how it was started."""
     (folder / "tools").mkdir(parents=True)
     shutil.copy(ROOT / "workshop", folder)
-    for name in ("__init__", "commands", "machine", "problem", "progress", "stages"):
+    for name in ("__init__", "commands", "files", "machine", "problem", "progress", "stages"):
         shutil.copy(ROOT / "tools" / f"{name}.py", folder / "tools")
     shutil.copytree(ROOT / "tools" / "environment", folder / "tools" / "environment")
     (folder / "tools" / "__main__.py").write_text(
@@ -417,6 +417,15 @@ def test_it_starts_from_a_subfolder_and_past_a_foreign_tools_package(repo):
     assert argv == ["run", "--steps", "3"] and cwd == str(elsewhere)
     assert prefix == str(folder / ".venv") and file == str(folder / "tools" / "__main__.py")
     assert path == str(folder)  # and not the foreign one
+
+
+def test_setup_puts_back_a_package_that_was_removed(repo):
+    """The stamp says that all is there."""
+    for name in ("tiny", "tensorflow_cpu"):
+        (gone,) = repo[0].glob(f".venv/lib/*/site-packages/{name}-*.dist-info")
+        shutil.rmtree(gone)
+        _, told = launch(repo[0], "setup").communicate(timeout=50)
+        assert "Updating the environment" in told and gone.exists()
 
 
 def test_a_ready_environment_costs_no_noticeable_time(repo):

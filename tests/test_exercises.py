@@ -92,7 +92,7 @@ CACHED = (
 ZIP_KEPT_OPEN = (
     (IMPORT, f"import functools\n{IMPORT}"),
     ("def read_mnist(", "open_file = functools.lru_cache(np.load)\n\n\ndef read_mnist("),
-    ("        file = np.load(path)\n", "        file = open_file(path)\n"),
+    ("file = np.load(path if", "file = open_file(path if"),
 )
 SAME_BATCH = (
     "order[i_batch * args.batch_size : (i_batch + 1) * args.batch_size]",

@@ -73,8 +73,8 @@ def test_a_run_that_fails_leaves_the_last_good_one(fake_stages, mnist: Path, cap
     bad = fake_stages(a="import sys; sys.exit('a: the reason')")
     assert ladder.climb(bad, steps=5, batch_size=64, ranks=1) == 1
     assert before == {path: path.read_bytes() for path in results.iterdir() if path.is_file()}
-    assert ladder.UNFINISHED in capfd.readouterr().err
-    row = json.loads((results / ladder.UNFINISHED / "ladder.json").read_text())["rows"][0]
+    assert launch.UNFINISHED in capfd.readouterr().err
+    row = json.loads((results / launch.UNFINISHED / "ladder.json").read_text())["rows"][0]
     assert row["failed"] == "a: the reason"
     assert not list(results.glob("running-*"))
 
@@ -142,7 +142,7 @@ def test_a_failing_stage_is_a_row_and_the_others_run(fake_stages, mnist: Path, c
     assert "a_bad failed: a_bad: the reason" in err
     assert "b_killed failed: killed by SIGKILL" in err
     assert "c_silent failed: it wrote no results" in err
-    rows = json.loads((results_folder() / ladder.UNFINISHED / "ladder.json").read_text())["rows"]
+    rows = json.loads((results_folder() / launch.UNFINISHED / "ladder.json").read_text())["rows"]
     assert ["failed" in row for row in rows] == [True, True, True, False]
 
 
@@ -367,7 +367,7 @@ def test_ctrl_c_shows_what_was_done_and_leaves_no_process(mnist: Path, tmp_path:
     assert process.returncode == 130
     assert "Traceback" not in out + err
     assert re.search(r"02_tf_function .* img/s", out) and "03_xla" not in out
-    kept = tmp_path / ladder.UNFINISHED / "ladder.json"
+    kept = tmp_path / launch.UNFINISHED / "ladder.json"
     assert json.loads(kept.read_text())["rows"][0]["interrupted"] is True
 
 
@@ -482,6 +482,15 @@ def test_efficiency_is_against_one_rank_of_the_same_kind() -> None:
     assert cells[4][1] == "failed"
     told = "2 ranks of 1 thread(s) are 1.14x one process with 2 threads; without exchange they "
     assert scale.verdict(scale.as_rows(points)) == told + "would be 1.18x"
+
+
+def test_a_scaling_that_failed_leaves_the_last_good_one(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("WORKSHOP_RESULTS", str(tmp_path))
+    good = scale.write(STAGES[-1], [scale.Point(1, 2, speeds=[100.0])], "mnist", 64)
+    before = good[0].read_bytes()
+    bad = scale.write(STAGES[-1], [scale.Point(1, 2, failed="why")], "mnist", 64)
+    assert good[0].read_bytes() == before
+    assert {path.parent for path in bad} == {tmp_path / launch.UNFINISHED}
 
 
 @pytest.mark.timeout(300)

@@ -457,7 +457,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
         part.write_text("half a pa")
         Path("/dev/full").write_text("ge")
 
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(Problem, match="No space left"):
         save(page, half)
     assert page.read_text() == "before" and list(tmp_path.iterdir()) == [page]
 

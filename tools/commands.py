@@ -7,19 +7,32 @@ The launcher reads it first, so any Python 3 can: old syntax; functions are name
 
 import argparse
 import importlib
+import re
+import sys
 from pathlib import Path
 
 
 class Parser(argparse.ArgumentParser):
+    def exit(self, status=0, message=None):
+        if sys.stdout:  # `>&-` leaves none
+            sys.stdout.flush()  # here, an error is one line
+        super().exit(status, message)
+
     def error(self, message):
         """One line, not the whole usage."""
         self.exit(2, "workshop: {}. Type: {} --help\n".format(message, self.prog))
 
 
 def at_least_one(text):
-    if not text.isdigit() or not 1 <= int(text) < 2**31:
-        raise argparse.ArgumentTypeError("{} is no whole number from 1 on".format(text))
+    if not re.match("[0-9]{1,10}$", text) or not 1 <= int(text) < 2**31:
+        raise argparse.ArgumentTypeError("{} is no whole number from 1 on".format(text[:40]))
     return int(text)
+
+
+def a_path(text):
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty")
+    return Path(text)
 
 
 def option(*names, **settings):
@@ -36,7 +49,7 @@ def switch(name, what, **more):
 
 
 def file(name, what, **more):
-    return option(name, type=Path, help=what, **{"metavar": "FILE", **more})
+    return option(name, type=a_path, help=what, **{"metavar": "FILE", **more})
 
 
 def command(name, what, function, *options):

@@ -33,6 +33,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tools.files import NoAnswer, in_time
 from tools.problem import Problem
 from tools.stages import ROOT
 
@@ -91,15 +92,20 @@ def verify(path: str | os.PathLike[str]) -> str:
 
 
 def _read(path: Path) -> Arrays:
-    if _is_no_file(path):  # opening a pipe, say, would wait forever
-        raise DataError("it is not a file")
-    try:
+    def read() -> Arrays:
+        if _is_no_file(path):  # opening a pipe, say, would wait forever
+            raise DataError("it is not a file")
         with path.open("rb") as stream:
             return _load(stream)
+
+    try:
+        return in_time(read, path)
     except FileNotFoundError:
         raise DataError("it is not there") from None
     except OSError as error:
         raise DataError(f"it cannot be read ({_reason(error)})") from None
+    except NoAnswer as problem:
+        raise DataError(str(problem)) from None
 
 
 def _is_no_file(path: Path) -> bool:
@@ -358,6 +364,7 @@ def _write(path: Path, arrays: Arrays, aside: Path | None = None) -> None:
 
     What has that name now gets the name `aside`, unless this is interrupted.
     """
+    path = path if aside else path.resolve()  # a link to our own data stays a link
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     packed, leftovers = _pack(arrays), [temporary]
     try:

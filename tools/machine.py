@@ -48,6 +48,12 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def alone() -> dict[str, str]:
+    """The environment of one process: without what a launcher or a batch job has left in it."""
+    left = re.compile("HOROVOD_(RANK|SIZE|LOCAL_|CROSS_|CONTROLLER|GLOO_)|OMPI_|PMI_|PALS_|SLURM_")
+    return {name: value for name, value in os.environ.items() if not left.match(name)}
+
+
 def choose_tensorflow(installed: str | None) -> str:
     """The requirement line of TensorFlow, given what the environment already holds."""
     asked = os.environ.get("WORKSHOP_TENSORFLOW")

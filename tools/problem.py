@@ -3,3 +3,11 @@
 
 class Problem(Exception):
     """Something the user can fix: shown as one clear line, never as a traceback."""
+
+
+def told(error):
+    """An exception as one would say it: the file and the reason, not the number of the error."""
+    reason = getattr(error, "strerror", None)
+    if not reason:
+        return str(error) or type(error).__name__
+    return f"{error.filename}: {reason}" if error.filename else reason

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -57,7 +58,7 @@ def examine_tensorflow(show: Callable[[str], None]) -> Iterator[Finding]:
 
 def first_rank() -> bool:
     """Under a launcher every rank checks its node; only one of them prints."""
-    return all(os.environ.get(name, "0") == "0" for name in RANKS)
+    return not any(re.match("0*[1-9][0-9]*$", os.environ.get(name, "")) for name in RANKS)
 
 
 def run(as_json: bool) -> int:

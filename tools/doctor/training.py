@@ -242,7 +242,7 @@ def check_pkg_resources(answers: Answers) -> Finding:
 
 def number_of(name: str) -> int:
     value = os.environ.get(name, "")
-    return int(value) if value.isdigit() else 1
+    return int(value) if value.isdecimal() else 1
 
 
 def check_horovod(answers: Answers) -> Finding:

@@ -13,9 +13,18 @@ from pathlib import Path
 from typing import NoReturn
 
 from tools import commands
-from tools.environment.venv import ensure_venv, has_module, python_of, runs, venv_folder
+from tools.environment.venv import (
+    ensure_venv,
+    has_module,
+    lacks,
+    python_of,
+    read_stamp,
+    runs,
+    venv_folder,
+    write_stamp,
+)
 from tools.machine import in_container
-from tools.problem import Problem
+from tools.problem import Problem, told
 from tools.progress import say
 from tools.stages import ROOT
 
@@ -103,7 +112,11 @@ def start(argv: list[str]) -> int:
     if use_own_python():  # nothing is built there, so only Horovod itself must be there
         check_own_python(["run", "test"] if tests else ["run"], with_horovod)
     else:  # the test layer also holds what Horovod's build needs, and what it imports
-        folder = ensure_venv(["run", "test"] if tests or with_horovod else ["run"])
+        layers = ["run", "test"] if tests or with_horovod else ["run"]
+        folder = ensure_venv(layers)
+        if command == "setup" and lacks(folder, layers):
+            write_stamp(folder, {**read_stamp(folder), "layers": {}})
+            ensure_venv(layers)
         if with_horovod:
             from tools.environment.horovod_build import ensure_horovod
 
@@ -122,5 +135,5 @@ def main(argv: list[str]) -> int:
     try:
         return start(argv)
     except (Problem, OSError) as problem:
-        say(f"workshop: {problem}")
+        say(f"workshop: {told(problem)}")
         return 1

@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from tools.environment import package_index, python_install
 from tools.environment.logged import failure, locked, run_logged
+from tools.files import kept_json, save
 from tools.machine import FLAVOURS, choose_tensorflow
 from tools.problem import Problem
 from tools.progress import say
@@ -59,16 +60,13 @@ def log_of(folder: Path) -> Path:
 
 def read_stamp(folder: Path) -> dict:
     """What the environment holds; empty when there is none."""
-    try:
-        return dict(json.loads((folder / "workshop.json").read_text()))
-    except (OSError, ValueError):
-        return {}
+    stamp = kept_json(folder / "workshop.json")
+    return stamp if isinstance(stamp.get("layers", {}), dict) else {}
 
 
 def write_stamp(folder: Path, stamp: dict) -> None:
-    new = folder / "workshop.json.new"
-    new.write_text(json.dumps(stamp, indent=1) + "\n")
-    new.replace(folder / "workshop.json")
+    text = json.dumps(stamp, indent=1) + "\n"
+    save(folder / "workshop.json", lambda part: part.write_text(text))
 
 
 def digests(layers: list[str]) -> dict[str, str]:
@@ -103,6 +101,21 @@ def plan(folder: Path, layers: list[str], tensorflow: str) -> str:
         return "remake"
     held = stamp.get("layers", {})
     return "ready" if digests(layers).items() <= held.items() else "update"
+
+
+def lacks(folder: Path, layers: list[str]) -> bool:
+    """Whether somebody has removed a package since: the stamp does not know."""
+    text = "".join((ROOT / REQUIREMENTS[layer]).read_text() for layer in layers)
+    names = re.findall(r"^([\w.-]+)==[^\s;]+$", text, re.M)  # those that every Python needs
+    names.append(re.split(r"[\[=]", str(read_stamp(folder).get("tensorflow")))[0])
+    found = folder.glob("lib/python3*/site-packages/*.dist-info")
+    have = {normal(path.stem.rpartition("-")[0]) for path in found}
+    return not set(map(normal, names)) <= have
+
+
+def normal(name: str) -> str:
+    """A package's name as pip compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def pip_doing(line: str) -> str | None:
@@ -167,14 +180,19 @@ def add_pip(folder: Path) -> None:
             raise failure("pip could not install itself", log)
 
 
+def is_ours(folder: Path) -> bool:
+    return folder.is_dir() and ((folder / "workshop.json").exists() or not any(folder.iterdir()))
+
+
 def remake(folder: Path, layers: list[str], tensorflow: str) -> None:
     """A new venv; the old one is put back if that fails (no network, say) and it worked."""
-    if folder.exists() and any(folder.iterdir()) and not (folder / "workshop.json").exists():
-        raise Problem(
-            f"{folder} was not created by ./workshop. Move it away, or name another folder: "
-            "WORKSHOP_VENV=$HOME/workshop-venv ./workshop ..."
-        )
     aside = folder.with_name(folder.name + ".old")
+    for place in (folder, aside):
+        if os.path.lexists(place) and not is_ours(place):
+            raise Problem(
+                f"{place} was not created by ./workshop. Move it away, or name another folder: "
+                "WORKSHOP_VENV=$HOME/workshop-venv ./workshop ..."
+            )
     shutil.rmtree(aside, ignore_errors=True)
     if folder.exists():
         folder.rename(aside)

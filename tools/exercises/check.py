@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import math
 import shutil
 import statistics
 from collections.abc import Callable
@@ -68,7 +69,7 @@ from tools.exercises.trial import (
     scratch,
     timed_data,
 )
-from tools.files import save
+from tools.files import kept_json, save
 from tools.problem import Problem
 from tools.stages import Stage
 from tools.terminal import number, ratio
@@ -129,7 +130,8 @@ def run(stage: str | None, quick: bool, repeats: int, hint: bool, limit: float) 
 def check(stage: Stage, quick: bool, repeats: int, limit: float) -> int:
     screen, outcome, file = Screen(), Outcome(), script_of(stage)
     if not file.is_file():
-        raise Problem(f"no {shown(file)} yet. Type: ./workshop exercise {stage.number}")
+        there, fresh = ("is not a file", " --fresh") if file.exists() else ("is not there yet", "")
+        raise Problem(f"{shown(file)} {there}. Type: ./workshop exercise {stage.number}{fresh}")
 
     def look(script: Path, folder: Path) -> None:
         judge(stage, script, folder, quick, repeats, limit, screen, outcome)
@@ -165,7 +167,8 @@ def supervise(
             copies = folder / file.parent.name  # what is judged is what was there at first
             copies.mkdir()
             for source in [*file.parent.glob("*.py"), file]:
-                shutil.copyfile(source, copies / source.name)
+                if source.is_file():  # an editor's lock is a link to nowhere
+                    shutil.copyfile(source, copies / source.name)
             look(copies / file.name, folder)
     except NotYet as found:
         problem = found
@@ -377,11 +380,12 @@ def keep(file: Path, sha: str, outcome: Outcome) -> None:
 
 
 def read_kept(file: Path) -> dict[str, Any]:
-    try:
-        kept = json.loads(file.with_name("check.json").read_text())
-        return kept if isinstance(kept, dict) else {}
-    except (OSError, ValueError):
-        return {}
+    """The score card; of one that is not ours, what can be used."""
+    kept = kept_json(file.with_name("check.json"))
+    speeds = kept.get("speeds")
+    speeds = speeds if isinstance(speeds, dict) else {}
+    numbers = {k: v for k, v in speeds.items() if isinstance(v, (int, float)) and 0 < v < math.inf}
+    return {**kept, "speeds": numbers} if kept else {}
 
 
 def state(stage: Stage) -> tuple[str, dict]:

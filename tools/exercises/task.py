@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from tools import terminal
-from tools.files import save
-from tools.problem import Problem
+from tools.files import kept_json, save
+from tools.problem import Problem, told
 from tools.stages import ROOT, STAGES, Stage, lines_changed
 
 EXERCISES = STAGES[1:7]  # only the first of 06's two rungs; the last is for reading
@@ -85,11 +85,16 @@ def show(text: str, console: Console) -> None:
 # --- the file ---
 
 
-def link_data(folder: Path) -> None:
-    """A script looks for data in ../data: let it find the repository's."""
-    link = folder / "data"
-    if not link.is_symlink() and not link.exists():
-        link.symlink_to(os.path.relpath(ROOT / "data", folder))
+def make_folder(folder: Path) -> None:
+    """An exercise's own; a script looks for data in ../data: let it find the repository's."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        link = folder.parent / "data"
+        if not link.is_symlink() and not link.exists():
+            link.symlink_to(os.path.relpath(ROOT / "data", folder.parent))
+    except OSError as error:
+        again = "name another place: WORKSHOP_MY=FOLDER ./workshop ..."
+        raise Problem(f"cannot write to {my_folder()} ({told(error)}); {again}") from None
 
 
 def move_aside(file: Path) -> Path:
@@ -109,8 +114,7 @@ def begin(stage: Stage, fresh: bool) -> int:
     console = terminal.console()
     console.width = min(console.width, 100)
     file, (task, _) = script_of(stage), parts(stage)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    link_data(my_folder())
+    make_folder(file.parent)
     there = file.exists() or file.is_symlink()
     show(task, console)
     console.print()
@@ -151,11 +155,9 @@ def show_hint(stage: Stage) -> int:
     console.width = min(console.width, 100)
     _, hints = parts(stage)
     kept = script_of(stage).parent / "hints.json"
-    try:
-        count = int(json.loads(kept.read_text()))
-    except (OSError, ValueError, TypeError):
-        count = 0
-    if not 0 <= count < len(hints):
+    count = kept_json(kept).get("shown")
+    count = count if isinstance(count, int) and count >= 0 else 0
+    if count >= len(hints):
         text = f"No more hints. All {len(hints)} again:" if hints else "No hints."
         console.print(text)
         for hint in hints:
@@ -164,8 +166,8 @@ def show_hint(stage: Stage) -> int:
         own = f"{stage.folder}/{stage.file}"
         console.print(f"\nThe workshop's own solution is {own}; its README explains it.")
         return 0
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    save(kept, lambda part: part.write_text(f"{count + 1}\n"))
+    make_folder(kept.parent)
+    save(kept, lambda part: part.write_text(json.dumps({"shown": count + 1}) + "\n"))
     console.print(Text(f"Hint {count + 1} of {len(hints)}", style="bold"))
     show(hints[count], console)
     return 0

@@ -28,6 +28,8 @@ import numpy as np
 from tools import data
 from tools.exercises import watched
 from tools.files import save
+from tools.machine import alone
+from tools.problem import Problem
 from tools.stages import ROOT, Stage
 
 BATCH = 16  # of the watched runs: small, to be quick
@@ -80,7 +82,7 @@ def scratch() -> Iterator[Path]:
 
 def environment() -> dict[str, str]:
     """The same for every script, and set before TensorFlow loads."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("LINE_PROFILE", "MNIST_NPZ"))}
+    env = {k: v for k, v in alone().items() if not k.startswith(("LINE_PROFILE", "MNIST_NPZ"))}
     env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     env.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # as 05 does; its README explains why
     path = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
@@ -310,14 +312,17 @@ def right_runs(stage: Stage, files: dict[str, Path], folder: Path, limit: float)
     parts += [os.environ.get("CUDA_VISIBLE_DEVICES", "").encode()]
     key = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
     kept = cache_folder() / f"{stage.number}_{key[:16]}.pickle"
-    with contextlib.suppress(Exception):  # missing, incomplete, or of another version
-        return pickle.loads(kept.read_bytes())
     runs = plan_runs(stage, folder, files, ours=True)
+    names = [run["name"] for run in runs]
+    with contextlib.suppress(Exception):  # missing, incomplete, or of another version
+        found = pickle.loads(kept.read_bytes()) if kept.is_file() else None
+        if isinstance(found, dict) and [*found] == names and isinstance(found[names[0]], Ran):
+            return found
     try:
-        ran = dict(zip([run["name"] for run in runs], probe(stage.script, folder, runs, limit)))
+        ran = dict(zip(names, probe(stage.script, folder, runs, limit)))
     except NotYet as error:
         raise CannotCheck(f"{stage.folder} itself does not run here: {error}") from None
-    with contextlib.suppress(OSError):  # a read-only folder: the next check runs it again
+    with contextlib.suppress(OSError, Problem):  # a read-only folder: the next check runs it again
         kept.parent.mkdir(parents=True, exist_ok=True)
         save(kept, lambda part: part.write_bytes(pickle.dumps(ran)))
     return ran

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tools.processes import end_with_parent
+
 MOST_OUTPUT = 5_000_000  # bytes
 
 
@@ -36,6 +38,7 @@ def follow(command: list[str], cwd: Path, env: dict[str, str], seconds: float) -
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,  # so that its children end with it
+        preexec_fn=end_with_parent,
     )
     assert process.stdout and process.stderr
     ended, limit = Ended(), time.monotonic() + seconds

@@ -160,10 +160,11 @@ def measure_and_show(batch_sizes: list[int], repeats: int, steps: int | None) ->
                 if e.speeds or e.failed
             ],
         }
-        show(bench, console)
-        path = results_folder() / f"bench_{batch_size}.json"
+        good = not any(entry.failed for entry in entered)
+        path = launch.place_for(good) / f"bench_{batch_size}.json"
         text = json.dumps(bench, indent=2) + "\n"
         save(path, lambda part, text=text: Path(part).write_text(text))
+        show(bench, console)
         console.print(f"wrote {os.path.relpath(path)}", markup=False)
         for entry in entered:
             if entry.failed:

@@ -15,14 +15,16 @@ from subprocess import PIPE
 from typing import TextIO
 
 from tools import data
-from tools.files import read_json, results_folder
-from tools.machine import cores, has_nvidia_gpu, in_container
+from tools.files import read_json, results_folder, writing_results
+from tools.ladder import stalled
+from tools.machine import alone, cores, has_nvidia_gpu, in_container
 from tools.problem import Problem
 from tools.processes import child
 from tools.stages import Stage
-from tools.terminal import plain
+from tools.terminal import plain, printable
 
 LOG_LINE = re.compile(r"INFO - \((\d+), (\d+)\), Loss: .*throughput: ([\d.]+) img/s")
+UNFINISHED = "unfinished"  # below results/: the last that failed or was stopped
 Report = Callable[[int, float], None]  # steps done, img/s now
 Say = Callable[[str], None]  # a line of choose.py
 
@@ -62,7 +64,10 @@ def profiled_steps(steps: int) -> tuple[int, int]:
 def horovodrun() -> str:
     """The launcher of this Python; in a container it may be elsewhere on PATH."""
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return shutil.which("horovodrun", path=places) or "horovodrun"
+    found = shutil.which("horovodrun", path=places)
+    if not found:
+        raise Problem("there is no horovodrun here: ./workshop setup --horovod installs it")
+    return found
 
 
 def environment(job: Job) -> dict[str, str]:
@@ -73,7 +78,7 @@ def environment(job: Job) -> dict[str, str]:
         extra["TF_NUM_INTEROP_THREADS"] = str(job.threads)
     if job.ranks > 1 and not has_nvidia_gpu():
         extra["HOROVOD_CYCLE_TIME"] = "5"  # ms, not 1: how often its own thread looks for work
-    return {**os.environ, **extra}
+    return {**(stalled.environment() if job.ranks > 1 else alone()), **extra}
 
 
 @dataclass(frozen=True)
@@ -96,10 +101,18 @@ def choose(stage: Stage, batch_size: int, say: Say) -> Choice:
     lines = []
     with child(words, stdout=PIPE, stderr=PIPE) as process:
         for line in process.stderr or ():
-            lines.append(line.rstrip())
+            lines.append(printable(line.rstrip()))
             say(lines[-1])
         CHOSEN[batch_size] = Choice(lines, process.communicate()[0].strip())
     return CHOSEN[batch_size]
+
+
+def place_for(good: bool) -> Path:
+    """Where a measurement goes: one that failed or was stopped leaves the last good one alone."""
+    folder = results_folder() if good else results_folder() / UNFINISHED
+    with writing_results():
+        folder.mkdir(exist_ok=True)
+    return folder
 
 
 def check_size(batch_size: int, ranks: int) -> None:
@@ -134,17 +147,20 @@ def train(
         row["tried"] = asdict(choice)
     interrupted = False
     options = {"env": environment(job), "stdout": PIPE}
+    watch = stalled.Watch(options["env"], job.ranks)
     with (
-        log.open("w") as copy,
+        writing_results(),
+        log.open("w", encoding="utf-8", errors="replace") as copy,
         errors.open("w") as err,
         child(command(job, results), stderr=err, **options) as process,
     ):
         try:
-            follow(process, copy, report)
+            follow(process, copy, report, watch)
         except KeyboardInterrupt:  # the stage gets it too, and still writes its summary
             interrupted = True
             copy.write(let_it_end(process))
-    row["log"] = [line for line in log.read_text().splitlines() if LOG_LINE.search(line)][-3:]
+    logged = log.read_text(encoding="utf-8").splitlines()
+    row["log"] = [line for line in logged if LOG_LINE.search(line)][-3:]
     try:
         row |= {**read_json(results), "stage": job.stage.name}
     except Problem:
@@ -154,19 +170,29 @@ def train(
     row["interrupted"] = interrupted or row.get("interrupted", False)
     if process.returncode and not row["interrupted"]:
         row["failed"] = last_words(process.returncode, errors)
+    if watch.ended:
+        row["failed"] = watch.told(errors.read_text(errors="replace"))
     return row
 
 
-def follow(process: subprocess.Popen[str], copy: TextIO, report: Report) -> None:
+def follow(
+    process: subprocess.Popen[str], copy: TextIO, report: Report, watch: stalled.Watch
+) -> None:
     """Copy what the stage prints, and report its steps, until it ends."""
     done = 0
-    for line in process.stdout or ():
-        copy.write(line)
-        found = LOG_LINE.search(line)
-        if found:
-            done += 1
-            report(done, float(found[3]))
-    process.wait()
+    if watch.ranks > 1:
+        watch.start()
+    try:
+        for line in process.stdout or ():
+            copy.write(line)
+            found = LOG_LINE.search(line)
+            if found:
+                watch.over.set()
+                done += 1
+                report(done, float(found[3]))
+        process.wait()
+    finally:
+        watch.over.set()
 
 
 def let_it_end(process: subprocess.Popen[str]) -> str:
@@ -183,5 +209,5 @@ def last_words(status: int, errors: Path) -> str:
     """Why a stage failed: its last line on stderr, or the signal that killed it."""
     if status < 0:
         return f"killed by {signal.Signals(-status).name}"
-    lines = [line.strip() for line in errors.read_text(errors="replace").splitlines()]
+    lines = [printable(line).strip() for line in errors.read_text(errors="replace").splitlines()]
     return next((line for line in reversed(lines) if line), f"exit status {status}")

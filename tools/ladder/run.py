@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -16,14 +17,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from tools import data, terminal
-from tools.files import measuring, results_folder
+from tools.files import measuring, results_folder, writing_results
 from tools.ladder import ceiling, launch, table
 from tools.machine import cpu_model
+from tools.problem import Problem
 from tools.processes import output_of
 from tools.stages import ROOT, Stage, choose, lines_changed
 from tools.terminal import plain
 
-UNFINISHED = "unfinished"  # below results/: the last run that failed or was stopped
 START_COST = 200  # importing TensorFlow and evaluating, in steps of the fastest stage
 
 
@@ -96,6 +97,8 @@ def commit() -> str:
 
 def run(stages: list[str], steps: int, batch_size: int, ranks: int, repeats: int) -> int:
     names = [name for text in stages for name in text.split(",") if name]
+    if stages and not names:
+        raise Problem("--stages names no stage: for instance --stages 00 02")
     chosen = choose(names)
     launch.check_size(batch_size, ranks)
     with measuring(results_folder()):
@@ -115,7 +118,7 @@ def climb(stages: list[Stage], steps: int, batch_size: int, ranks: int, repeats:
         "steps": steps,
         "ceiling": {},
     }
-    with tempfile.TemporaryDirectory(dir=results_folder(), prefix="running-") as name:
+    with temporary_folder() as name:
         folder = Path(name)
         rounds = [ceiling.measure()]
         done: dict[str, list[dict]] = {}
@@ -130,11 +133,12 @@ def climb(stages: list[Stage], steps: int, batch_size: int, ranks: int, repeats:
                 rounds.append(ceiling.measure())
         ladder["ceiling"] = ceiling.best_of(rounds)
         rows = ladder["rows"] = [middle(rows) for rows in done.values()]
-        table.show(ladder, console)
-        table.write(ladder, folder)
         good = not interrupted and not any("failed" in row for row in rows)
-        kept = results_folder() if good else results_folder() / UNFINISHED
-        move_into(kept, folder)
+        kept = launch.place_for(good)
+        table.write(ladder, folder)
+        with writing_results():
+            move_into(kept, folder)
+    table.show(ladder, console)  # last: nobody may be reading
     for ending in ("json", "md", "png"):
         console.print(f"wrote {os.path.relpath(kept / f'ladder.{ending}')}", markup=False)
     for row in rows:
@@ -146,11 +150,17 @@ def climb(stages: list[Stage], steps: int, batch_size: int, ranks: int, repeats:
 
 def move_into(kept: Path, folder: Path) -> None:
     """All files of a run, in the place of those of the same names."""
-    kept.mkdir(exist_ok=True)
     for path in folder.rglob("*"):
         if path.is_file():
-            place = kept / path.relative_to(folder)
+            place = (kept / path.relative_to(folder)).resolve()  # a link stays a link
+            if place.is_dir():
+                raise Problem(f"{place} is a folder, and a result has that name: move it away")
             place.parent.mkdir(parents=True, exist_ok=True)
             if path.suffix == ".json":  # it names its own files
                 path.write_text(path.read_text().replace(str(folder), str(kept)))
-            path.replace(place)
+            shutil.move(path, place)
+
+
+def temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    with writing_results():
+        return tempfile.TemporaryDirectory(dir=results_folder(), prefix="running-")

@@ -18,6 +18,7 @@ from tools import data, terminal
 from tools.files import measuring, results_folder, save
 from tools.ladder import launch
 from tools.machine import cores, has_nvidia_gpu
+from tools.processes import end_all
 from tools.stages import Stage, choose
 from tools.terminal import as_markdown, number, on_terminal
 
@@ -88,7 +89,11 @@ def train(stage: Stage, point: Point, steps: int, batch_size: int) -> list[dict]
         return [launch.train(job, name)]
     with ThreadPoolExecutor(point.ranks) as pool:
         names = [f"{name}_alone_{i}" for i in range(point.ranks)]
-        return list(pool.map(launch.train, [job] * point.ranks, names))
+        try:
+            return list(pool.map(launch.train, [job] * point.ranks, names))
+        except BaseException:
+            end_all()
+            raise
 
 
 def markdown(rows: list[dict]) -> str:
@@ -178,14 +183,15 @@ def draw(points: list[Point], title: str, path: Path) -> None:
 
 
 def run(stage: str, ranks: list[int], repeats: int, steps: int, batch_size: int) -> int:
+    chosen = choose([stage])[-1]
+    launch.check_size(batch_size, max(ranks))
     with measuring(results_folder()):
-        return measure_and_show(choose([stage])[-1], ranks, repeats, steps, batch_size)
+        return measure_and_show(chosen, ranks, repeats, steps, batch_size)
 
 
 def measure_and_show(
     stage: Stage, ranks: list[int], repeats: int, steps: int, batch_size: int
 ) -> int:
-    launch.check_size(batch_size, max(ranks))
     points = plan(ranks, cores(), has_nvidia_gpu())
     console = terminal.console()
     say = functools.partial(console.print, markup=False)
@@ -197,9 +203,10 @@ def measure_and_show(
         result = point.failed and f"FAILED: {point.failed}"
         result = result or f"{number(point.speeds[-1])} img/s"
         console.print(f"  {repeat + 1}/{repeats}  ranks {point.name:<28} {result}", markup=False)
+    paths = write(stage, points, kind, batch_size)
     show(points, console)
-    for path in write(stage, points, kind, batch_size):
-        console.print(f"wrote {os.path.relpath(path)}")
+    for path in paths:
+        console.print(f"wrote {os.path.relpath(path)}", markup=False)
     for point in points:
         if point.failed:
             print(f"workshop: {point.name} failed: {point.failed}", file=sys.stderr)
@@ -226,7 +233,8 @@ def as_rows(points: list[Point]) -> list[dict]:
 
 def write(stage: Stage, points: list[Point], kind: str, batch_size: int) -> list[Path]:
     label = stage.number if choose([stage.number])[-1] is stage else stage.name
-    folder, name = results_folder(), f"scale_{label}_{batch_size}"
+    folder = launch.place_for(good=not any(point.failed for point in points))
+    name = f"scale_{label}_{batch_size}"
     paths = [folder / f"{name}.{ending}" for ending in ("json", "png")]
     content = {"stage": stage.name, "batch_size": batch_size, "data": kind}
     text = json.dumps({**content, "points": as_rows(points)}, indent=2) + "\n"

@@ -9,10 +9,12 @@ from pathlib import Path
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from tools.files import save
+from tools.files import WRONG_SHAPE, save
+from tools.problem import Problem
 from tools.stages import FLOP_PER_IMAGE, ROOT, STAGES, Stage
-from tools.terminal import as_markdown, number, ratio
+from tools.terminal import as_markdown, number, plain, ratio
 
 BAR_WIDTH = 48
 PREDICTED = ROOT / "measured" / "xray.json"
@@ -44,7 +46,7 @@ def predictions() -> dict[str, str]:
     try:
         xray = json.loads(PREDICTED.read_text())
         return {stage.name: kernels(stage, xray) for stage in STAGES}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *WRONG_SHAPE):
         return {}
 
 
@@ -97,7 +99,7 @@ def provenance(ladder: dict) -> str:
     peak = ", ".join(f"{name} {speed / 1e9:,.0f}" for name, speed in ladder["ceiling"].items())
     peak = peak and f"; peak: matrix multiply here, GFLOP/s: {peak}"
     kernels = "; kernels: of a GPU, a step, + compiled calls: predicted by xray, not measured"
-    return (
+    return plain(
         f"{hardware(ladder, row)}; {kind}; batch {row['batch_size'] * row['ranks']}, "
         f"{row['ranks']} rank(s); {ladder['steps']} steps, {median} after {row['warmup_steps']} of "
         f"warm-up; {versions}; {ladder['date']}{commit}{peak}{kernels * bool(predictions())}"
@@ -105,6 +107,15 @@ def provenance(ladder: dict) -> str:
 
 
 def show(ladder: dict, console: Console) -> None:
+    try:
+        parts = shown(ladder, console.width)
+    except WRONG_SHAPE:
+        raise Problem("ladder.json is not one of ./workshop run: run it again") from None
+    console.print(*parts, sep="\n", markup=False)
+
+
+def shown(ladder: dict, width: int) -> list[Table | str]:
+    """The table, a bar for each stage, and what was measured."""
     rows, titles = ladder["rows"], header(ladder)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     titles = [title.replace(", ", ",\n") for title in titles]
@@ -112,24 +123,24 @@ def show(ladder: dict, console: Console) -> None:
     widths = [
         max(map(len, [*lines[i], *column])) + 1 for i, column in enumerate(zip(*cells(ladder)))
     ]
-    shown = list(range(len(titles)))
+    kept = list(range(len(titles)))
     for droppable in (9, 1, 2, 7):  # on a narrow terminal: kernels, words, lines, the ceiling
-        if sum(widths[i] for i in shown) + 1 > console.width and droppable in shown:
-            shown.remove(droppable)
-    for i in shown:
+        if sum(widths[i] for i in kept) + 1 > width and droppable in kept:
+            kept.remove(droppable)
+    for i in kept:
         justify = "left" if i < 2 else "right"
         table.add_column(titles[i], justify=justify, no_wrap=True)
     for row in cells(ladder):
         style = "red" if row[1] == "FAILED" else None
-        table.add_row(*(row[i] for i in shown), style=style)
-    console.print(table)
+        table.add_row(*(Text(row[i]) for i in kept), style=style)
+    parts: list[Table | str] = [table]
     fastest = max((row.get("img_per_s") or 0 for row in rows), default=0)
     for row in rows:
         speed = row.get("img_per_s") or 0
         bar = "█" * round(BAR_WIDTH * speed / fastest) if fastest else ""
         result = "failed" if "failed" in row else number(speed or None) + spread(row)
-        console.print(f"{row['stage']:<20} {bar} {result}")
-    console.print(f"\n{provenance(ladder)}\n", markup=False)
+        parts.append(f"{row['stage']:<20} {bar} {result}")
+    return [*parts, f"\n{provenance(ladder)}\n"]
 
 
 def markdown(ladder: dict) -> str:

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from tools import terminal
 from tools.exercises.check import read_kept
-from tools.exercises.task import digest, link_data, move_aside, my_folder, shown
-from tools.files import save
+from tools.exercises.task import digest, make_folder, move_aside, shown
+from tools.files import kept_json, save
 from tools.mysteries import causes, evidence
 from tools.mysteries.causes import BY_NAME, CAUSES, TOOLS
 from tools.mysteries.scripts import MYSTERIES, Mystery, find, made
@@ -121,8 +121,7 @@ def show_list() -> int:
 def make(mystery: Mystery, fresh: bool) -> int:
     console, file = screen(), mystery.script
     text = made(mystery)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    link_data(my_folder())
+    make_folder(file.parent)
     if file.exists() and fresh:
         console.print(f"Your old file is now {shown(move_aside(file))}.", markup=False)
         for kept in ("answers.json", "check.json"):
@@ -190,11 +189,9 @@ def answers_file(mystery: Mystery) -> Path:
 
 
 def read_answers(mystery: Mystery) -> dict:
-    try:
-        kept = json.loads(answers_file(mystery).read_text())
-        return kept if isinstance(kept, dict) else {}
-    except (OSError, ValueError):
-        return {}
+    kept = kept_json(answers_file(mystery))
+    tries = kept.get("tries")
+    return {"tries": tries if isinstance(tries, list) else [], "found": kept.get("found") is True}
 
 
 def judge_answer(mystery: Mystery, cause: causes.Cause) -> int:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import datetime
-import json
+import functools
 import re
 import statistics
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tools.files import WRONG_SHAPE, read_json
 from tools.problem import Problem
 from tools.report import command as report
 from tools.report import horovod_timeline
@@ -79,6 +81,20 @@ def read(folder: Path, made: str) -> Facts:
     )
 
 
+def nothing_else(read: Callable[..., Any]) -> Callable[..., Any]:
+    """A reader that finds nothing where a file is cut short, edited, or somebody else's."""
+
+    @functools.wraps(read)
+    def tried(*arguments: Any) -> Any:
+        try:
+            return read(*arguments)
+        except (Problem, OSError, StopIteration, *WRONG_SHAPE):
+            return None
+
+    return tried
+
+
+@nothing_else
 def read_log(path: Path) -> Log | None:
     """Of a run that came to its end; the steps around a recording do not disturb a median."""
     text = path.read_text(errors="replace") if path.is_file() else ""
@@ -96,15 +112,12 @@ def read_log(path: Path) -> Log | None:
     return Log(claimed, images / max(passed, 1e-4), told["xla"])
 
 
+@nothing_else
 def read_profile(folder: Path) -> Profile | None:
-    if not any(folder.rglob(f"*{ENDING}")):
-        return None
-    try:
-        return report.load(folder)[0]
-    except Problem:
-        return None
+    return report.load(folder)[0] if any(folder.rglob(f"*{ENDING}")) else None
 
 
+@nothing_else
 def read_lines(folder: Path, made: str) -> dict[str, list[Line]] | None:
     path, script = folder / LPROF, folder / "train_MNIST.py"
     if not path.is_file():
@@ -127,21 +140,17 @@ def read_lines(folder: Path, made: str) -> dict[str, list[Line]] | None:
     }
 
 
+@nothing_else
 def read_copies(path: Path) -> list[dict] | None:
     """Of the step without XLA: with it, part of the step is the compiler's."""
-    try:
-        cases = json.loads(path.read_text())["cases"]
-        return next(case["copies"] for case in cases if case["xla"] == "off")
-    except (OSError, ValueError, LookupError, TypeError, StopIteration):
-        return None
+    cases = read_json(path)["cases"]
+    return next(case["copies"] for case in cases if case["xla"] == "off")
 
 
+@nothing_else
 def read_timeline(path: Path) -> Timeline | None:
     """Of a run without Horovod's cache: with it, only the first exchange tells who was ready."""
-    try:
-        events = horovod_timeline.load(path)
-    except Problem:
-        return None
+    events = horovod_timeline.load(path)
     rows: dict[Any, list[dict]] = defaultdict(list)
     for event in events:
         if event.get("ph") in ("B", "E", "X"):

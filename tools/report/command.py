@@ -24,6 +24,7 @@ from tools.report.text_compare import show_both
 
 Files = dict[str, Path]  # by kind: html, json, trace
 STDOUT = Path("-")
+BEGINS = {"html": b"<!doctype html>", "json": b"{", "trace": b"\x1f\x8b"}  # what may be replaced
 
 
 def load(path: Path, ranks: bool = False) -> tuple[Profile, list[Host]]:
@@ -130,9 +131,10 @@ def check_outputs(paths: list[Path], files: Files) -> None:
             raise Problem(f"{file.name} is the profile itself: name another file to write")
         if file.name.endswith(profile.ENDING):
             raise Problem(f"{file.name} is named like a profile: name another file to write")
-        check_writable(file)
     for kind, file in files.items():
-        if file == STDOUT and kind != "json":
+        if file != STDOUT:
+            check_writable(file.resolve(), BEGINS[kind])
+        elif kind != "json":
             raise Problem(f"only --json can go to the standard output: name a file for --{kind}")
     if "trace" in files and len(paths) > 1:
         raise Problem("--trace is for one profile: name one folder")

@@ -17,8 +17,8 @@ import numpy as np
 from rich.text import Text
 
 from tools import terminal
-from tools.files import check_writable, save
-from tools.problem import Problem
+from tools.files import WRONG_SHAPE, check_writable, in_time, save
+from tools.problem import Problem, told
 from tools.report.figures import ms, percent, printable, size
 from tools.report.intervals import Intervals, merged, total, union
 from tools.report.text_parts import end_of, new_table
@@ -67,8 +67,10 @@ class Span:
 
 def load(path: Path) -> list[dict]:
     """The events; Horovod leaves the list open when it is ended early."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise Problem(f"{path} is not a file")
     try:
-        raw = path.read_bytes()
+        raw = in_time(path.read_bytes, path)
         text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8", "replace")
     except FileNotFoundError:
         raise Problem(f"no such file: {path}") from None
@@ -77,7 +79,7 @@ def load(path: Path) -> list[dict]:
     for ending in ("", "]", "}]"):
         try:
             found = json.loads(text.rstrip().rstrip(",") + ending)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(found, dict):
             found = found.get("traceEvents")
@@ -85,8 +87,9 @@ def load(path: Path) -> list[dict]:
             return [event for event in found if isinstance(event, dict)]
     # Cut in the middle of an event: what came before it is whole.
     try:
-        return json.loads(text[: text.rindex("},") + 1] + "]")
-    except ValueError:
+        found = json.loads(text[: text.rindex("},") + 1] + "]")
+        return [event for event in found if isinstance(event, dict)]
+    except (ValueError, RecursionError):
         raise Problem(f"{path} is no timeline of Horovod: it is not JSON") from None
 
 
@@ -230,8 +233,11 @@ def run(paths: list[Path], files: dict[str, Path]) -> int:
     if "json" in files and files["json"] != Path("-"):
         if files["json"].resolve() == paths[0].resolve():
             raise Problem(f"{paths[0].name} is the timeline itself: name another file to write")
-        check_writable(files["json"])
-    found = read(paths[0])
+        check_writable(files["json"], b"{")
+    try:
+        found = read(paths[0])
+    except WRONG_SHAPE as error:
+        raise Problem(f"{paths[0]} is no timeline of Horovod ({told(error)})") from None
     figures = json.dumps(asdict(found), indent=1) + "\n"
     if "json" in files and files["json"] == Path("-"):
         sys.stdout.write(figures)

@@ -27,7 +27,7 @@ def run(what: str, file: Path | None) -> int:
     elif not Path(script).is_file():
         raise Problem(f"there is no file {script}")
     if file:
-        check_writable(file)
+        check_writable(file, b"{")
     console = terminal.console()
     console.width = min(console.width, 100)
     console.print("xray predicts placement, not time: what an A100 would do, found without a GPU.")
