@@ -1,37 +1,44 @@
-"""A real Slurm on this machine: a controller, two virtual nodes, munge; no systemd, no root folder.
+"""A real Slurm on this machine: a login node with the controller, and two nodes; no systemd.
 
-with Cluster() as cluster: cluster.run("sbatch", ...). Everything lives in one temporary folder, and
-every daemon is a child of this process in the foreground, so that none is left behind.
+Each of the three is a host to its processes: it has its own name, addresses and loopback, in
+namespaces of its own. A cable (veth) joins each node to a switch (bridge) on the login node: a job
+on both nodes crosses a network, and a cable can be slow, or cut.
+
+with Cluster() as cluster: cluster.run("sbatch", ...) runs it on the login node. All files are in
+one temporary folder, every daemon is a child of this process in the foreground, and the network
+goes with its last process: nothing is left behind, and the network of this machine is untouched.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
-CLIENTS = ("sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo", "setpriv")
+CLIENTS = ("sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
+SYSTEM = ("setpriv", "unshare", "nsenter", "ip", "hostname")
 PLACES = os.pathsep.join(["/usr/sbin", "/sbin", os.environ.get("PATH", "")])
 # Two nodes as Perlmutter's are, as far as a job script can tell.
 CONFIGURATION = """\
 ClusterName=workshop
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
-SlurmUser={user}
-SlurmdUser={user}
+SlurmctldHost=login({login})
+SlurmUser=root
+SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 StateSaveLocation={folder}/state
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.%n.pid
 SlurmdSpoolDir={folder}/spool.%n
+TmpFS={folder}/tmp.%n
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SwitchType=switch/none
@@ -44,31 +51,39 @@ ReturnToService=2
 SchedulerParameters=sched_interval=1
 KillWait=2
 MessageTimeout=30
+SlurmdTimeout=300
 GresTypes=gpu
 SlurmdParameters=config_overrides
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} {node}
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} {node}
+NodeName=n1 NodeAddr={n1} {node}
+NodeName=n2 NodeAddr={n2} {node}
 PartitionName=debug Nodes=n1,n2 Default=YES MaxTime=60 State=UP
 """
 # To Slurm a GPU is a device file: four that every machine has.
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random")
 NODE = "CPUs=128 RealMemory=1000 Feature=gpu Gres=gpu:4 State=UNKNOWN"
+ADDRESSES = {"login": "10.0.0.1", "n1": "10.0.0.11", "n2": "10.0.0.12"}
+NODES = ("n1", "n2")
 
 
 def why_not() -> str | None:
     """What keeps a Slurm from running here, or None."""
-    lacking = [name for name in (*DAEMONS, *CLIENTS) if not shutil.which(name, path=PLACES)]
+    names = (*DAEMONS, *CLIENTS, *SYSTEM)
+    lacking = [name for name in names if not shutil.which(name, path=PLACES)]
     if lacking:
-        return f"{', '.join(lacking)} missing: apt-get install slurmctld slurmd slurm-client munge"
-    return None if os.geteuid() == 0 else "slurmd needs root to start jobs"
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
+        packages = "slurmctld slurmd slurm-client munge iproute2"
+        return f"{', '.join(lacking)} missing: apt-get install {packages}"
+    if os.geteuid() != 0:
+        return "slurmd needs root to start jobs"
+    network = "ip link add switch type bridge && ip link add one type veth peer name two"
+    tried = subprocess.run(
+        ["unshare", "--net", "--uts", "sh", "-c", network],
+        env={**os.environ, "PATH": PLACES},
+        capture_output=True,
+        text=True,
+    )
+    if tried.returncode == 0:
+        return None
+    return f"no network for each node on this machine: {tried.stderr.strip()}"
 
 
 class Cluster:
@@ -82,16 +97,19 @@ class Cluster:
             "SLURM_CONF": str(self.folder / "slurm.conf"),
         }
         self.daemons: list[subprocess.Popen[bytes]] = []
+        self.hosts: dict[str, subprocess.Popen[bytes]] = {}
+        self.networks: dict[str, Path] = {}
 
     def __enter__(self) -> Cluster:
         # A test run that is told to end must still end its jobs: as after Ctrl+C.
         self.handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             self.configure()
+            self.start_hosts()
             self.start_munge()
-            self.start("slurmctld", "-D", "-c")
-            for node in ("n1", "n2"):
-                self.start("slurmd", "-D", "-c", "-N", node)
+            self.start("login", "slurmctld", "-D", "-c")
+            for node in NODES:
+                self.start(node, "slurmd", "-D", "-c", "-N", node)
             self.wait_until(
                 lambda: self.run("sinfo", "-h", "-t", "idle", "-o", "%D").stdout.strip() == "2"
             )
@@ -106,9 +124,6 @@ class Cluster:
             end = time.monotonic() + 60
             while self.run("squeue", "-h").stdout.strip() and time.monotonic() < end:
                 time.sleep(0.2)
-        for step in self.steps():  # one that still has something to tell would try for ever
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(step, signal.SIGKILL)
         for daemon in reversed(self.daemons):
             daemon.terminate()
             try:
@@ -116,29 +131,70 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
+        for name in self.networks:  # a step that still has something to tell would try for ever
+            for process in self.processes(name):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+        for host in self.hosts.values():
+            host.kill()
+            host.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
         signal.signal(signal.SIGTERM, self.handler)
 
-    def steps(self) -> list[int]:
-        """The processes that look after a job: each listens at a socket in a spool folder."""
-        spool = f"{self.folder}/spool."
-        lines = Path("/proc/net/unix").read_text().splitlines()
-        sockets = {f"socket:[{line.split()[6]}]" for line in lines if spool in line}
+    def processes(self, host: str) -> list[int]:
+        """All that run on a host, and nothing else: its network tells."""
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if any(str(fd.readlink()) in sockets for fd in (process / "fd").iterdir()):
+                if (process / "ns" / "net").readlink() == self.networks[host]:
                     found.append(int(process.name))
         return found
 
+    def start_hosts(self) -> None:
+        for name in ADDRESSES:
+            script = f"hostname {name} && ip link set lo up && echo up && exec sleep infinity"
+            host = subprocess.Popen(  # its namespaces last as long as it does
+                ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--uts", "sh", "-c", script],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+            self.hosts[name] = host
+            assert host.stdout and host.stdout.readline() == b"up\n"
+            self.networks[name] = Path(f"/proc/{host.pid}/ns/net").readlink()  # not this machine's
+        self.on("login", "ip link add switch type bridge")
+        self.on("login", f"ip address add {ADDRESSES['login']}/24 dev switch")
+        self.on("login", "ip link set switch up")
+        for node in NODES:
+            peer = f"peer name eth0 netns {self.hosts[node].pid}"
+            self.on("login", f"ip link add {node} type veth {peer}")
+            self.on("login", f"ip link set {node} master switch up")
+            self.on(node, f"ip address add {ADDRESSES[node]}/24 dev eth0")
+            self.on(node, "ip link set eth0 up")
+
+    def cut(self, node: str) -> None:
+        """Its cable. A controller takes minutes to call a node lost; this one, seconds."""
+        conf = self.folder / "slurm.conf"
+        conf.write_text(re.sub(r"(SlurmdTimeout|MessageTimeout)=\d+", r"\1=5", conf.read_text()))
+        self.on("login", "scontrol reconfigure")
+        self.on("login", f"ip link set {node} down")
+
+    def slow(self, node: str, rate: str) -> subprocess.CompletedProcess[str]:
+        """No more than that on the way to a node, if this kernel can."""
+        words = f"tc qdisc add dev {node} root tbf rate {rate} burst 256kb latency 1s"
+        return self.run(*words.split())
+
+    def received(self, node: str) -> int:
+        """The bytes that the switch has received from a node."""
+        (link,) = json.loads(self.run("ip", "-json", "-stats", "link", "show", node).stdout)
+        return int(link["stats64"]["rx"]["bytes"])
+
     def configure(self) -> None:
         self.folder.chmod(0o755)
-        for name in ("state", "spool.n1", "spool.n2"):
+        for name in ("state", "spool.n1", "spool.n2", "tmp.n1", "tmp.n2"):
             (self.folder / name).mkdir()
-        host = socket.gethostname().split(".")[0]
-        text = CONFIGURATION.format(
-            host=host, folder=self.folder, ports=free_ports(3), user="root", node=NODE
-        )
+        text = CONFIGURATION.format(folder=self.folder, node=NODE, **ADDRESSES)
         (self.folder / "slurm.conf").write_text(text)
         gpus = [f"NodeName=n[1-2] Name=gpu File={device}\n" for device in DEVICES]
         (self.folder / "gres.conf").write_text("".join(gpus))
@@ -152,14 +208,22 @@ class Cluster:
         files = {"socket": "munge.socket", "pid-file": "munge.pid", "log-file": "munge.log"}
         files.update({"seed-file": "munge.seed", "key-file": "munge.key"})
         words = [f"--{option}={self.folder / name}" for option, name in files.items()]
-        self.start("munged", "--foreground", "--force", *words)
+        self.start("login", "munged", "--foreground", "--force", *words)
         self.wait_until((self.folder / "munge.socket").exists)
 
-    def start(self, name: str, *options: str) -> None:
+    def enter(self, host: str) -> list[str]:
+        """What runs a command on a host."""
+        return ["nsenter", "--target", str(self.hosts[host].pid), "--net", "--uts"]
+
+    def on(self, host: str, command: str) -> None:
+        words = [*self.enter(host), *command.split()]
+        subprocess.run(words, env=self.environment, check=True, timeout=60)
+
+    def start(self, host: str, name: str, *options: str) -> None:
         with (self.folder / f"daemon-{len(self.daemons)}-{name}.log").open("wb") as log:
             program = shutil.which(name, path=PLACES)
             daemon = subprocess.Popen(  # one that outlives these tests is told to end
-                ["setpriv", "--pdeathsig", "TERM", str(program), *options],
+                ["setpriv", "--pdeathsig", "TERM", *self.enter(host), str(program), *options],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -185,4 +249,5 @@ class Cluster:
 
     def run(self, *words: str, **options) -> subprocess.CompletedProcess[str]:
         options = {"env": self.environment, "timeout": 60, **options}
+        words = (*self.enter("login"), *words)
         return subprocess.run(words, capture_output=True, text=True, **options)

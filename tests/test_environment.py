@@ -520,6 +520,7 @@ def running(pid: int) -> bool:
 @pytest.fixture
 def horovod(monkeypatch, tmp_path):
     """A venv folder with a stamp, and a Horovod that can be imported once it was installed."""
+    monkeypatch.delenv("HOROVOD_WITH_MPI", raising=False)
     folder = tmp_path / "venv"
     (folder / "bin").mkdir(parents=True)
     venv.write_stamp(folder, {"python": "3.11", "tensorflow": CPU, "complete": True})
@@ -564,6 +565,13 @@ def test_horovod_is_built_once_and_taken_from_the_cache_after(horovod, monkeypat
     installed.clear()
     horovod_build.ensure_horovod(folder)  # the stamp remembers
     assert not installed
+    monkeypatch.setenv("HOROVOD_WITH_MPI", "1")
+    horovod_build.ensure_horovod(folder)  # not this wheel
+    assert len(builds) == 2 and builds[1]["HOROVOD_WITH_MPI"] == "1" and installed
+    installed.clear()
+    monkeypatch.delenv("HOROVOD_WITH_MPI")
+    horovod_build.ensure_horovod(folder)  # one that has more is good enough
+    assert len(builds) == 2 and not installed
 
 
 def test_a_failed_build_shows_its_errors_and_leaves_only_the_log(
@@ -616,13 +624,16 @@ def test_a_wheel_is_never_taken_for_another_tensorflow_or_python():
     assert all(re.fullmatch(r"[\w.-]+", key) for key in keys)
 
 
-def test_mpi_and_nccl_are_used_where_they_are(monkeypatch, tmp_path):
+def test_nccl_is_used_where_it_is_and_mpi_if_asked_for(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("HOROVOD_WITH_MPI", raising=False)
     monkeypatch.setattr(horovod_build, "nccl_home", lambda: "/opt/nccl")
     assert "HOROVOD_GPU_OPERATIONS" not in horovod_build.build_settings(GPU)  # no nvcc
     assert horovod_build.build_settings(GPU)["HOROVOD_WITHOUT_MPI"] == "1"
     script(tmp_path / "nvcc", "")
-    script(tmp_path / "mpicxx", "")
+    monkeypatch.setenv("HOROVOD_WITH_MPI", "1")
+    with pytest.raises(Problem, match="mpicxx is missing"):
+        horovod_build.check_compiler()
     settings = horovod_build.build_settings(GPU)
     assert settings["HOROVOD_GPU_OPERATIONS"] == "NCCL" and settings["HOROVOD_WITH_MPI"] == "1"
     assert "HOROVOD_WITHOUT_MPI" not in settings

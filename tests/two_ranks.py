@@ -37,7 +37,7 @@ def ran(small: Path) -> Path:
     for name, text in texts.items():
         (folder / name).mkdir()
         (folder / name / "train_MNIST.py").write_text(text)
-    run = [str(Path(sys.executable).with_name("horovodrun")), "-np", "2"]
+    run = [str(Path(sys.executable).with_name("horovodrun")), "--gloo", "-np", "2"]
     words = [sys.executable, str(Path(__file__)), str(folder), str(small)]
     env = stage_environment(PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="2")
     env |= {"HOROVOD_TIMELINE": "DYNAMIC", "HOROVOD_CACHE_CAPACITY": "0"}  # see main(), below

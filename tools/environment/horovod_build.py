@@ -43,6 +43,11 @@ def nccl_home() -> str | None:
     return None
 
 
+def with_mpi() -> bool:
+    """Only if asked for: then even a single process starts MPI, which costs time and may fail."""
+    return os.environ.get("HOROVOD_WITH_MPI") == "1"
+
+
 def build_settings(tensorflow: str) -> dict[str, str]:
     """Horovod's own build variables; one that is already set in the shell wins."""
     settings = {
@@ -51,7 +56,7 @@ def build_settings(tensorflow: str) -> dict[str, str]:
         "HOROVOD_WITHOUT_MXNET": "1",
         "HOROVOD_WITH_GLOO": "1",
     }
-    settings["HOROVOD_WITH_MPI" if shutil.which("mpicxx") else "HOROVOD_WITHOUT_MPI"] = "1"
+    settings["HOROVOD_WITH_MPI" if with_mpi() else "HOROVOD_WITHOUT_MPI"] = "1"
     home = nccl_home()
     if "and-cuda" in tensorflow and shutil.which("nvcc") and home:
         settings.update(HOROVOD_GPU_OPERATIONS="NCCL", HOROVOD_NCCL_HOME=home)
@@ -73,6 +78,11 @@ def compiler() -> str:
 
 
 def check_compiler() -> None:
+    if with_mpi() and not shutil.which("mpicxx"):
+        raise Problem(
+            "HOROVOD_WITH_MPI=1, and mpicxx is missing. Type: sudo apt install libopenmpi-dev "
+            "openmpi-bin (on a cluster: load the module of its MPI), or unset the variable."
+        )
     missing = [tool for tool in (compiler(), "make") if not shutil.which(tool)]
     if missing:
         are = "are" if missing[1:] else "is"
@@ -154,14 +164,16 @@ def import_error(python: str) -> str | None:
 
 def ensure_horovod(folder: Path) -> None:
     """Horovod in the venv `folder` (with its test layer); the stamp remembers that it works."""
-    if read_stamp(folder).get("horovod") == HOROVOD_VERSION:
+    wanted = HOROVOD_VERSION + ("+mpi" if with_mpi() else "")
+    enough = (wanted, f"{HOROVOD_VERSION}+mpi")
+    if read_stamp(folder).get("horovod") in enough:
         return
     with changing(folder):
         stamp = read_stamp(folder)
-        if stamp.get("horovod") == HOROVOD_VERSION:
+        if stamp.get("horovod") in enough:
             return
         python = python_of(folder)
-        if import_error(python):
+        if with_mpi() or import_error(python):
             settings = build_settings(stamp["tensorflow"])
             key = wheel_key(stamp["python"], stamp["tensorflow"], settings)
             target = cache_folder() / "wheels" / key
@@ -175,4 +187,4 @@ def ensure_horovod(folder: Path) -> None:
             problem = import_error(python)
             if problem:
                 raise Problem(f"Horovod is installed but does not load: {problem}. {WITHOUT}")
-        write_stamp(folder, {**stamp, "horovod": HOROVOD_VERSION})
+        write_stamp(folder, {**stamp, "horovod": wanted})
