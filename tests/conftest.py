@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
+import gc
 import importlib.util
 import io
 import json
@@ -135,7 +137,16 @@ def load_script(script: tuple[str, str]) -> ModuleType:
         spec.loader.exec_module(module)
     finally:  # a stage makes Ctrl+C end the process while TensorFlow loads: not this one
         signal.signal(signal.SIGINT, handler)
+    leave_to_itself()
     return module
+
+
+@functools.cache
+def leave_to_itself() -> None:
+    """What TensorFlow made while it loaded stays: not to be looked through again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 class Ended(NamedTuple):
@@ -207,11 +218,17 @@ def profiled(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # What `./workshop test --quick` runs: no training, no TensorFlow, no waiting.
 QUICK = {"test_choosing", "test_container", "test_data", "test_docs", "test_ladder", "test_results"}
 QUICK |= {"test_style"}
-SLOW_FIXTURES = {"walks", "trained"}
-SLOW_TEST = re.compile("for_real|real_run|ctrl_c|batch_systems_signal|slow_way")
+SLOW_FIXTURES = {"walks", "trained", "checked"}
+SLOW_TEST = re.compile("real_run|ctrl_c|slow_way")
+
+
+# Files that a worker should start with: those that take minutes.
+LONG = ["test_docs", "test_exercises", "test_horovod", "test_mysteries", "test_stages"]
+LONG += ["test_submit", "test_learning", "test_xray", "test_doctor", "test_report_events"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: [*LONG, item.path.stem].index(item.path.stem))
     for item in items:
         needs = set(getattr(item, "fixturenames", ()))
         if item.path.stem not in QUICK or needs & SLOW_FIXTURES or SLOW_TEST.search(item.name):

@@ -22,6 +22,8 @@ from types import ModuleType
 import pytest
 from conftest import ROOT, stage_environment
 
+from tests.readme import Readme
+from tests.test_docs import missing_line
 from tools import commands, machine
 from tools.environment import start
 from tools.environment.horovod_build import HOROVOD_VERSION
@@ -391,6 +393,12 @@ def test_test_says_what_this_python_lacks(checked: subprocess.CompletedProcess[s
 
 def test_test_trains_stage_02(checked: subprocess.CompletedProcess[str]) -> None:
     assert re.search(r"^ok +stage 02 trains on synthetic data: loss \d\.\d", checked.stdout, re.M)
+
+
+def test_the_page_shows_its_lines(checked: subprocess.CompletedProcess[str]) -> None:
+    page = Readme("container/README.md", (ROOT / "container" / "README.md").read_text())
+    (block,) = [block for block in page.blocks if block.marked("not compared")]
+    assert missing_line(block.text, checked.stdout) is None
 
 
 def test_wrong_words_get_the_usage() -> None:

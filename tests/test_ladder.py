@@ -1,4 +1,4 @@
-"""`./workshop run` and `scale`, for real but short: table, chart, failures, Ctrl+C."""
+"""`./workshop run` and `scale`: table, chart, failures, Ctrl+C; test_docs.py runs real ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
-from matplotlib import image
 from rich.console import Console
 
 from tests.conftest import stage_environment
@@ -333,44 +330,6 @@ def test_synthetic_data_is_said_everywhere(tmp_path: Path, monkeypatch: pytest.M
     assert "SYNTHETIC" in titles[0]
 
 
-@contextmanager
-def started(results: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
-    """`run` with its first stage at work, and the processes below it."""
-    process = subprocess.Popen(
-        [*WORKSHOP, "run", "--stages", "02", "03", "--steps", "100000"],
-        env=environment(results),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 200
-    while not any("throughput" in log.read_text() for log in results.glob("running-*/02*.log")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.2)
-    children = psutil.Process(process.pid).children(recursive=True)
-    assert children
-    try:
-        yield process, children
-    finally:
-        for left in [process, *children]:
-            with suppress(psutil.NoSuchProcess):
-                left.kill()
-
-
-@pytest.mark.timeout(300)
-def test_ctrl_c_shows_what_was_done_and_leaves_no_process(mnist: Path, tmp_path: Path) -> None:
-    with started(tmp_path) as (process, children):
-        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to both
-        out, err = process.communicate(timeout=60)
-        assert not any(child.is_running() for child in children)
-    assert process.returncode == 130
-    assert "Traceback" not in out + err
-    assert re.search(r"02_tf_function .* img/s", out) and "03_xla" not in out
-    kept = tmp_path / launch.UNFINISHED / "ladder.json"
-    assert json.loads(kept.read_text())["rows"][0]["interrupted"] is True
-
-
 ENDLESS = """
 import time
 print("x - INFO - (0, 0), Loss: 1.0, step_time: 0.1, throughput: 640.0 img/s.", flush=True)
@@ -412,22 +371,35 @@ __main__.main([])
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(p.info)]
 
 
-def stage_of(process: psutil.Process, folder: Path) -> bool:
-    with suppress(psutil.Error):
-        return str(folder / "stage.py") in process.cmdline()
-    return False
+SUMS_UP = """
+import json, os, signal, sys, time
+from pathlib import Path
+row = dict(img_per_s=640.0, step_ms_median=100.0, test_accuracy=None, ranks=1, device="CPU")
+row |= dict(data="mnist", batch_size=64, warmup_steps=10, versions={}, interrupted=True)
+def end(*_):
+    Path(sys.argv[sys.argv.index("--results") + 1]).write_text(json.dumps(row))
+    sys.exit(130)
+signal.signal(signal.SIGINT, end)
+Path(__file__).with_name(str(os.getpid())).touch()
+while True: time.sleep(0.1)
+"""
 
 
-def test_a_batch_systems_signal_reaches_the_stage(mnist: Path, tmp_path: Path) -> None:
-    """SIGTERM to `run` alone: the stage ends too, and no other one starts."""
-    (tmp_path / "stage.py").write_text(ENDLESS)
+@pytest.mark.parametrize("by", ["Ctrl+C", "SIGTERM"])
+def test_what_stops_run_stops_its_stage(by: str, mnist: Path, tmp_path: Path) -> None:
+    """A terminal's Ctrl+C goes to both, and the stage sums up; a batch system's SIGTERM goes to
+    `run` alone, and here the stage does not heed what it gets then. No other stage starts."""
+    (tmp_path / "stage").mkdir()
+    heeds = "signal.signal(signal.SIGINT, end)\n"
+    source = SUMS_UP if by == "Ctrl+C" else SUMS_UP.replace(heeds, "")
+    (tmp_path / "stage" / "stage.py").write_text(source)
     code = f"""
 import sys
 from pathlib import Path
 from tools import __main__, commands, stages
-from tools.ladder import ceiling, run
-stages.Stage.script = Path({str(tmp_path / "stage.py")!r})
-ceiling.measure = dict
+from tools.ladder import ceiling, launch, run
+stages.Stage.script = Path({str(tmp_path / "stage" / "stage.py")!r})
+ceiling.measure, launch.PATIENCE_S = dict, 1
 commands.call = lambda argv: run.run(["02", "03"], 5, 64, 1, 1)
 sys.exit(__main__.main([]))
 """
@@ -437,20 +409,26 @@ sys.exit(__main__.main([]))
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     try:
         deadline = time.monotonic() + 60
-        while not (children := [p for p in psutil.process_iter() if stage_of(p, tmp_path)]):
+        while not (up := list((tmp_path / "stage").glob("[0-9]*"))):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.1)
-        time.sleep(0.5)  # its first line
-        process.terminate()
+        if by == "Ctrl+C":
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            process.terminate()
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
     assert (process.returncode, err) == (130, "")
-    assert "FAILED: interrupted" in out and "03_xla" not in out
-    assert not any(child.is_running() for child in children)
+    assert "03_xla" not in out and not psutil.pid_exists(int(up[0].name))
+    told = r"02_tf_function .* img/s" if by == "Ctrl+C" else "FAILED: interrupted"
+    assert re.search(told, out)
+    kept = tmp_path / "results" / ladder.UNFINISHED / "ladder.json"
+    assert json.loads(kept.read_text())["rows"][0]["interrupted"] is True
 
 
 # --- scale ---
@@ -491,17 +469,3 @@ def test_a_scaling_that_failed_leaves_the_last_good_one(tmp_path: Path, monkeypa
     bad = scale.write(STAGES[-1], [scale.Point(1, 2, failed="why")], "mnist", 64)
     assert good[0].read_bytes() == before
     assert {path.parent for path in bad} == {tmp_path / launch.UNFINISHED}
-
-
-@pytest.mark.timeout(300)
-def test_scale_for_real(mnist: Path, tmp_path: Path) -> None:
-    pytest.importorskip("horovod", reason="needs Horovod: ./workshop setup --horovod")
-    words = ["--stage", "06", "--ranks", 1, 2, "--repeats", 1, "--steps", 20]
-    process = workshop(tmp_path, "scale", *words)
-    assert process.returncode == 0, process.stdout + process.stderr
-    rows = json.loads((tmp_path / "scale_06_64.json").read_text())["points"]
-    kinds = [(row["ranks"], row["exchange"]) for row in rows]
-    assert kinds[-3:] == [(1, True), (2, False), (2, True)]
-    assert all(row["img_per_s"] > 0 for row in rows)
-    assert re.search(r"2 x \d+ thread", process.stdout)
-    assert image.imread(tmp_path / "scale_06_64.png").shape[1] > 600

@@ -256,7 +256,7 @@ def test_a_fix_is_checked(mnist: Path, tmp_path: Path) -> None:
     place.mkdir()
     (place / "train_MNIST.py").write_text(text_of(1, ()))
     (place / "answers.json").write_text('{"tries": ["python"], "found": true}')
-    job = call("mystery 1 --check --quick", tmp_path, str(tmp_path / "cache"))
+    job = call("mystery 1 --check --quick", tmp_path)
     (tmp_path / "jobs.json").write_text(json.dumps([[job]]))
     env = {**stage_environment(), **trial.environment()}
     command = [sys.executable, "-m", "tests.forked", str(tmp_path / "jobs.json")]

@@ -19,6 +19,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,8 +115,12 @@ def timed_data(folder: Path) -> Path:
     """All of MNIST to train with, as it is stored; a part of the test images."""
     with np.load(data.DEFAULT_PATH) as file:
         arrays = {n: file[n] if "train" in n else file[n][:TEST_IMAGES] for n in file.files}
-    np.savez_compressed(folder / "timed.npz", **arrays)
-    return folder / "timed.npz"
+    path = folder / "timed.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
+        for name, array in arrays.items():  # as NumPy would pack it, but in a fifth of the time
+            with packed.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array(member, array)
+    return path
 
 
 def options(stage: Stage, run: str, folder: Path) -> list[str]:

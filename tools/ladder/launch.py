@@ -19,7 +19,7 @@ from tools.files import read_json, results_folder, writing_results
 from tools.ladder import stalled
 from tools.machine import alone, cores, has_nvidia_gpu, in_container
 from tools.problem import Problem
-from tools.processes import child
+from tools.processes import PATIENCE_S, child
 from tools.stages import Stage
 from tools.terminal import plain, printable
 
@@ -199,7 +199,7 @@ def let_it_end(process: subprocess.Popen[str]) -> str:
     """What the stage still prints after Ctrl+C; if it runs on, it gets SIGINT, then SIGKILL."""
     for number in (signal.SIGINT, signal.SIGKILL):
         try:
-            return process.communicate(timeout=10)[0]
+            return process.communicate(timeout=PATIENCE_S)[0]
         except subprocess.TimeoutExpired:
             process.send_signal(number)
     return process.communicate()[0]
