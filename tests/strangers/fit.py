@@ -44,5 +44,5 @@ model.fit(
     batch_size=128,
     epochs=2,
     validation_split=0.1,
-    callbacks=[ProfileSteps("logs", profile_batch=(5, 14))],
+    callbacks=[ProfileSteps("logs", profile_batch=(20, 29))],
 )

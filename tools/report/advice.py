@@ -24,7 +24,7 @@ TENSORFLOW = {
     "copy": "Copy less, and earlier: prefetch to the device, keep the data there (06_optimized), "
     "ask for no value in every step.",
     "other": "That time is Python, or reading files: 01_line_profiler finds the lines. Then leave "
-    "Python out: one graph a step (02_tf_function), many steps in one call (06_optimized).",
+    "Python out: many steps in one call (06_optimized).",
     "other, eager": "Make the step one graph: 02_tf_function. Then many steps in one call: "
     "06_optimized.",
     "compute": "Half the bits: 05_reduced_precision. Then fused kernels: 03_xla.",

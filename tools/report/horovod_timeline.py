@@ -52,6 +52,7 @@ class Timeline:
     phases: list[Phase] = field(default_factory=list)
     last_ranks: dict[str, int] = field(default_factory=dict)  # how often each came last
     last_lag_ms: float | None = None  # how much later than the first, the median
+    asked: int = 0  # exchanges of a tensor for which the file says who came when
     verdict: dict[str, str] = field(default_factory=dict)
 
 
@@ -140,7 +141,7 @@ def read(path: Path) -> Timeline:
     ]
     add_shares(found, kept)
     add_phases(found, kept)
-    add_ranks(found, ready)
+    add_ranks(found, {tensor: ticks for tensor, ticks in ready.items() if tensor in repeated})
     found.verdict = judge(found)
     return found
 
@@ -183,15 +184,23 @@ def add_phases(found: Timeline, kept: list[Span]) -> None:
     )
 
 
+def rounds_of(ticks: list[tuple[int, str]]) -> list[dict[str, int]]:
+    """When each rank was ready, for every exchange of a tensor that all ranks came to."""
+    made: list[dict[str, int]] = [{}]
+    for at, rank in sorted(ticks):
+        if rank in made[-1]:
+            made.append({})
+        made[-1][rank] = at
+    everyone = max(map(len, made))
+    return [ready for ready in made if len(ready) == everyone > 1]
+
+
 def add_ranks(found: Timeline, ready: dict[int, list[tuple[int, str]]]) -> None:
-    """Horovod notes who is ready only when it asks: later exchanges it knows by heart."""
+    """With its cache, Horovod asks who is ready only once: later exchanges it knows by heart."""
+    rounds = [rounds_of(ticks) for ticks in ready.values()]
+    found.asked = max(map(len, rounds), default=0)
     last, lags = Counter(), []
-    for ticks in ready.values():
-        if len({rank for _, rank in ticks}) < 2:
-            continue
-        asked: dict[str, int] = {}
-        for at, rank in sorted(ticks):
-            asked.setdefault(rank, at)
+    for asked in (asked for made in rounds for asked in (made[1:] or made)):
         last[max(asked, key=lambda rank: asked[rank])] += 1
         lags.append((max(asked.values()) - min(asked.values())) / 1000)
     found.last_ranks = dict(last.most_common())
@@ -211,12 +220,15 @@ def judge(found: Timeline) -> dict[str, str]:
             "next": "Profile one rank: 04_tf_profiler.",
         }
     if found.waiting >= found.exchanging:
+        look = "Look for the rank that comes late: "
+        if found.asked < 2 < found.steps:
+            look = "Record who comes late, with HOROVOD_CACHE_CAPACITY=0. Then look there: "
         return {
             "kind": "waiting",
             "sentence": f"The ranks wait for each other {percent(found.waiting)} of the time.",
             "evidence": evidence,
-            "next": "Look for the rank that comes late: unequal batches or input, shared cores, a "
-            "rank that also logs or evaluates. HOROVOD_CYCLE_TIME is how often Horovod asks.",
+            "next": f"{look}unequal batches or input, shared cores, a rank that also logs or "
+            "evaluates. HOROVOD_CYCLE_TIME is how often Horovod asks.",
         }
     return {
         "kind": "communication-bound",

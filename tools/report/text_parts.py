@@ -216,7 +216,7 @@ def retraced_lines(profile: Profile) -> list[Text]:
         return []
     lines = [Text(), Text("Traced again: a call with a new shape or Python value", style="bold")]
     for item in profile.retraced[:5]:
-        told = f"{item.traced} of {item.calls} calls traced it; {item.tracings} tracings in all"
+        told = f"{item.traced} of {item.calls} calls traced it"
         lines.append(Text(printable(f"  {item.name}: {told}")))
     return lines
 

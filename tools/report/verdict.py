@@ -153,17 +153,31 @@ def by_split(profile: Profile) -> dict[str, str]:
         "other": f"for {share} of a step TensorFlow sees nothing running.",
         "compute": f"the device computes for {share} of a step{in_32}.",
     }[worst]
-    if worst == "other" and calls >= MANY_CALLS:
+    eager = worst == "other" and calls >= MANY_CALLS
+    if eager:
         sentence = (
             f"Python starts {calls:.0f} operations a step one by one, and for {share} of the step "
             "none of them runs."
         )
+    if eager and mostly_graph(profile):  # saving or reading weights, say
+        eager = False
+        sentence = (
+            f"the step is a graph, but beside it Python starts {calls:.0f} operations, and for "
+            f"{share} of a step nothing runs."
+        )
     if worst == "compute" and on_cpu:
         waiting = percent(profile.steps.share("input"), 1)
         sentence = f"{share} of a step is computing on the CPU, {waiting} is waiting for data."
-    eager = worst == "other" and calls >= MANY_CALLS
     evidence = split_evidence(profile)
     return told(profile, worst, sentence, evidence, eager=eager, on_cpu=on_cpu, bits=bits)
+
+
+def mostly_graph(profile: Profile) -> bool:
+    spent = {"graph": 0.0, "eager": 0.0}
+    for operation in profile.operations:
+        if operation.mode in spent:
+            spent[operation.mode] += operation.self_ms
+    return spent["graph"] > spent["eager"]
 
 
 def split_evidence(profile: Profile) -> str:
