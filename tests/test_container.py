@@ -23,7 +23,6 @@ import pytest
 from conftest import ROOT, stage_environment
 
 from tests.readme import Readme
-from tests.test_docs import missing_line
 from tools import commands, machine
 from tools.environment import start
 from tools.environment.horovod_build import HOROVOD_VERSION
@@ -396,6 +395,8 @@ def test_test_trains_stage_02(checked: subprocess.CompletedProcess[str]) -> None
 
 
 def test_the_page_shows_its_lines(checked: subprocess.CompletedProcess[str]) -> None:
+    from tests.test_docs import missing_line  # which asks git
+
     page = Readme("container/README.md", (ROOT / "container" / "README.md").read_text())
     (block,) = [block for block in page.blocks if block.marked("not compared")]
     assert missing_line(block.text, checked.stdout) is None

@@ -116,6 +116,7 @@ def run(words: list[str], folder: str, env: dict[str, str]) -> None:
     sys.stdout.reconfigure(write_through=through)
     sys.stderr = open(2, "w", closefd=False, buffering=1, errors="backslashreplace")
     sys.executable, first, *rest = words
+    sys.prefix = sys.exec_prefix = str(Path(sys.executable).parents[1])
     script = first not in ("-c", "-m")
     paths = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:1] = [str(Path(first).resolve().parent) if script else "", *paths]
