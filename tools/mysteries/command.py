@@ -146,12 +146,12 @@ def make(mystery: Mystery, fresh: bool) -> int:
         (f"{own} --xray", "what would a GPU see?"),
         (TOOLS["timeline"], ""),
         (f"{own} --timeline", "who waits for whom?"),
-        (f"{own} --answer CAUSE", "without a number it lists them"),
+        (f"{own} --answer CAUSE", "./workshop mystery lists the causes"),
     ]
     if importlib.util.find_spec("horovod") is None:
         rows = [row for row in rows if "imeline" not in row[0]]
     for command, what in (row for row in rows if row[0]):
-        console.print(Text.assemble(f"  {command:<52}  ", (what, "dim")))
+        console.print(Text.assemble(f"  {command:<52}  ", (f"# {what}" if what else "", "dim")))
     return 0
 
 

@@ -93,7 +93,7 @@ def judge(
         raise NotYet(f"Something in it still costs time: 04 is {ratio(own.speed, mine.speed)} it.")
     if verdict(mine, was) == "slower":
         raise NotYet(f"It is slower than it was: {ratio(mine.speed, was.speed)}.")
-    gain = f"{ratio(mine.speed, was.speed)} the speed that it had"
+    gain = f"{ratio(mine.speed, own.speed)} 04, {ratio(mine.speed, was.speed)} what it was"
     screen.good(outcome.step, "its number is true now" if cause.name == "clock" else gain)
     outcome.passed, outcome.status = True, "passed"
 

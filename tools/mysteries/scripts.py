@@ -67,7 +67,7 @@ MYSTERIES = (
                 STEP_LINE
                 + """\
                 weights = np.concatenate([w.numpy().ravel() for w in model.trainable_weights])
-                args.percentiles = np.percentile(weights, [1, 5, 25, 50, 75, 95, 99]).tolist()
+                tails = np.percentile(weights, [1, 5, 25, 50, 75, 95, 99]).tolist()
 """,
             ),
         ),

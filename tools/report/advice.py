@@ -32,7 +32,7 @@ TENSORFLOW = {
     "the kernels.",
     "compute, CPU": "More cores, a GPU, or less work: look at the operations. 16 bit "
     "(05_reduced_precision) pays only where the CPU has units for it, avx512_bf16 or amx_bf16. XLA "
-    "(03_xla) made this workshop's CNN slower on a CPU.",
+    "(03_xla): measure both ways.",
 }
 JAX = {
     "input": "Prepare the next batches while the device works: a background thread or tf.data with "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -67,9 +68,26 @@ def sentence(a: Profile, b: Profile) -> str:
     figures = f"{after:.1f} ms a step against {before:.1f} ms"
     if abs(after / before - 1) < 0.02:
         return f"B is as fast as A: {figures}."
+    if overlap(a, b):
+        return f"No clear difference between A and B: {figures}, and {spread(a, b)}."
     if after < before:
         return f"B is {before / after:.2f} times as fast as A: {figures}."
     return f"B is slower than A, {after / before:.2f} times the time: {figures}."
+
+
+def overlap(a: Profile, b: Profile) -> bool:
+    """Whether the middle halves of their steps do."""
+    times = [[step.total_ms for step in profile.steps.per_step] for profile in (a, b)]
+    if min(map(len, times)) < 4:
+        return False
+    (low_a, _, high_a), (low_b, _, high_b) = map(statistics.quantiles, times)
+    return max(low_a, low_b) < min(high_a, high_b)
+
+
+def spread(a: Profile, b: Profile) -> str:
+    ranges = [[step.total_ms for step in profile.steps.per_step] for profile in (b, a)]
+    told = " against ".join(f"{min(times):.1f} to {max(times):.1f} ms" for times in ranges)
+    return f"the steps vary, {told}: record both again where nothing else runs"
 
 
 # --- what the operations say ---

@@ -35,6 +35,12 @@ KINDS = {
 
 def judge(profile: Profile, markers: int = 0) -> dict[str, str]:
     """kind, sentence, evidence and next; markers is how many step markers were recorded."""
+    count = profile.steps.count
+    again = [item for item in profile.retraced if count and 2 * item.traced > count]
+    if again:
+        most = max(again, key=lambda item: item.tracings)
+        sentence = f"{most.name} is traced again in {most.traced} of {most.calls} calls."
+        return told(profile, "compilation", sentence, split_evidence(profile))
     device = waiting_most(profile)
     if device and profile.steps.share("compilation") < LIMITS["compilation"]:
         return by_device(profile, device)
