@@ -337,7 +337,7 @@ def main():
         if history and not isinstance(error, (OSError, UnicodeError, tf.errors.UnknownError)):
             summarize(args, history)  # a profile, say, that cannot be written costs no results
         sys.stdout = None  # it may be what failed, and Python would try again
-        stop("another rank stopped" if "Horovod" in str(error) else f"cannot write: {error}")
+        stop("another rank stopped" if "Horovod" in str(error) else f"cannot go on: {error}")
     sys.exit(130 if args.interrupted else 0)
 
 

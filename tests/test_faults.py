@@ -226,8 +226,8 @@ STAGES = {
         "name an",
         0,
     ),
-    "3: a full disk on the screen": ("02", KEEP, "/dev/full", "", "cannot write: .*No space", 3),
-    "3: | head -1": ("02", KEEP, "unread", "", "cannot write: .*Broken pipe", 3),
+    "3: a full disk on the screen": ("02", KEEP, "/dev/full", "", "cannot go on: .*No space", 3),
+    "3: | head -1": ("02", KEEP, "unread", "", "cannot go on: .*Broken pipe", 3),
     "3: >&-": ("02", KEEP, "closed", "", " - INFO - ", 3),
     "3: the data goes away": ("02", KEEP, "out", "later(lambda: vanish('d.npz'))", "", 3),
     "3: a logdir that goes away": ("06", PROFILE, "out", "later(lambda: vanish('logs'))", "", 3),
@@ -236,7 +236,7 @@ STAGES = {
         PROFILE,
         "out",
         "limit(10**6)",
-        "cannot write: .*too large",
+        "cannot go on: .*too large",
         0,
     ),
     "3: a disk that becomes full": (
@@ -244,7 +244,7 @@ STAGES = {
         PROFILE,
         "out",
         "later(lambda: limit(20_000))",
-        "cannot write: .*too large",
+        "cannot go on: .*too large",
         1,
     ),
     "3: no room for results": (
@@ -260,7 +260,7 @@ STAGES = {
         [*TRAIN, "--results", "place/r.json"],
         "out",
         "later(lambda: vanish('place'))",
-        "cannot write: .*place",
+        "cannot go on: .*place",
         0,
     ),
     "3: letters that the screen lacks": (
@@ -268,7 +268,7 @@ STAGES = {
         [*TRAIN, "--results", "\N{SNOWMAN}/../r.json"],
         "out",
         "sys.stdout.reconfigure(encoding='ascii')",
-        "cannot write: .*ascii",
+        "cannot go on: .*ascii",
         3,
     ),
     "8: a link stays a link": (
