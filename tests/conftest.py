@@ -38,9 +38,11 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(1 << 30))
 os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(1 << 25))
 
-# A Horovod with MPI: a process alone needs no daemon and no fast network, which cost 0.3 s.
-MPI_ALONE = {"OMPI_MCA_ess_singleton_isolated": "1", "OMPI_MCA_pml": "ob1"}
-os.environ.update(MPI_ALONE)
+# A Horovod with MPI: a process alone needs no daemon and no fast network, which cost 0.3 s; and a
+# rank that waits must not keep a core busy which another rank needs.
+OPEN_MPI = {"OMPI_MCA_ess_singleton_isolated": "1", "OMPI_MCA_pml": "ob1"}
+OPEN_MPI["OMPI_MCA_mpi_yield_when_idle"] = "1"
+os.environ.update(OPEN_MPI)
 
 # A background job starts with Ctrl+C ignored, and its children inherit that: here it must work.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -107,7 +109,7 @@ def stage_environment(**extra: str) -> dict[str, str]:
     drop = ("HOROVOD", "OMPI_", "PMI_", "SLURM_", "MNIST_NPZ", "CUDA_VISIBLE", "LINE_PROFILE")
     drop += ("ONEDNN_", "TF_")  # a stage sets what it needs itself
     kept = {name: value for name, value in os.environ.items() if not name.startswith(drop)}
-    return {**kept, "WORKSHOP_CACHE": CACHE, **MPI_ALONE, **extra}
+    return {**kept, "WORKSHOP_CACHE": CACHE, **OPEN_MPI, **extra}
 
 
 def run_script(

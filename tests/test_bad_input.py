@@ -54,7 +54,7 @@ OPTIONS: list[tuple[list[Script], str, str]] = [
     (EVERY, "--steps", "argument --steps: expected one argument"),
     (EVERY, "--sleps 3", "unrecognized arguments: --sleps 3"),
     (EVERY, "--batch-size 65", "--batch-size 65 is more than a rank's share of 64 images"),
-    (EVERY, "--results FILE/r.json", "cannot write: .*/FILE'"),
+    (EVERY, "--results FILE/r.json", "cannot go on: .*/FILE'"),
     *(
         (EVERY, f"--results {name}", f"--results {name} is there, and no results: name another")
         for name in ("FOLDER", "PIPE", "/dev/null", "FILE", "good.npz", __file__)
@@ -62,7 +62,7 @@ OPTIONS: list[tuple[list[Script], str, str]] = [
     (
         EVERY,
         "--results /proc/self/r.json",
-        "cannot write: .*'/proc/",
+        "cannot go on: .*'/proc/",
     ),  # nobody may make files there
     (EVERY, f"--results {300 * 'x'}", "File name too long"),
     (EVERY, "--data nowhere.npz", "cannot read nowhere.npz .*: ./workshop data gets it, --data"),

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 
 import pytest
 import slurm
-from conftest import LOG_LINE, MPI_ALONE, ROOT, files_in, read_results, stage_environment
+from conftest import LOG_LINE, ROOT, files_in, read_results, stage_environment
 from test_results import copy as pages  # noqa: F401  a fixture
 
 from tools.ladder import results
@@ -113,7 +113,6 @@ def site(cluster: slurm.Cluster, small: Path, tmp_path_factory: pytest.TempPathF
         TF_NUM_INTRAOP_THREADS="1",
         TF_NUM_INTEROP_THREADS="1",
     )
-    clean = {name: value for name, value in clean.items() if name not in MPI_ALONE}
 
     def submit(*words: str, **extra: str) -> SimpleNamespace:
         env = {**clean, **extra}
