@@ -73,7 +73,7 @@ SHORTER = [
     (r"(workshop run)\b.*", r"\1 --steps 20"),  # two calls of ten
     (r"(workshop bench)\b.*", r"\1 --batch-size 64 --repeats 1 --steps 20"),
     (r"(workshop scale .* 1 2).*", r"\1 --repeats 1 --steps 32"),  # two epochs of two ranks
-    (r"(horovodrun -np) \d+", r"\1 2"),
+    (r"(horovodrun) -np \d+", r"\1 --gloo -np 2"),  # with MPI too, ranks start more slowly
     (r"(input_pipeline\.py .*)", r"\1 --count 128"),
     (r"--steps \d+ (--precision mixed)", r"--steps 12 --batch-size 8 \1"),  # slow without units
     # All of MNIST: reading it must be what takes longest.
@@ -306,7 +306,8 @@ def check_output(readme: Readme, ran: list[Ran]) -> list[str]:
         shown = block.text
         if block.figure == "tried":  # on a busy machine a way may come too late
             shown = re.sub(r"\d\S* img/s$", "...", shown, flags=re.M)
-        line = missing_line(shown, one.output)
+        printed = re.sub(r"^\[1,(\d+)\]<", r"[\1]<", one.output, flags=re.M)  # Open MPI's form
+        line = missing_line(shown, printed)
         if line is not None:
             complaints.append(
                 f"{where}: `{one.typed}` prints no line like this (after those above it): {line}"
