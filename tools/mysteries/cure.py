@@ -20,6 +20,7 @@ from tools.exercises.check import (
 )
 from tools.exercises.timing import Entry, far_behind, judge_clock, judge_learning, verdict
 from tools.exercises.trial import CannotCheck, NotYet, died, environment
+from tools.machine import in_container
 from tools.mysteries import evidence
 from tools.mysteries.causes import BY_NAME
 from tools.mysteries.evidence import Facts
@@ -125,7 +126,8 @@ def gather(tool: str, script: Path, folder: Path, limit: float) -> Facts:
     elif tool == "timeline":
         env |= {"HOROVOD_TIMELINE": str(folder / evidence.TIMELINE), "HOROVOD_CACHE_CAPACITY": "0"}
         run = Path(sys.executable).with_name("horovodrun")
-        command = [str(run), "-np", str(RANKS), *python, *words]
+        exchange = [] if in_container() else ["--gloo"]  # as `run --ranks` does
+        command = [str(run), *exchange, "-np", str(RANKS), *python, *words]
     *_, ended = watched.follow(command, folder, env, limit)
     if ended.status:
         lines = [line.strip() for line in ended.errors.splitlines() if line.strip()]
