@@ -482,7 +482,8 @@ def test_choose_prints_the_fastest_and_keeps_all(walks: Walked) -> None:
     chosen, *tried = said.splitlines()
     found = re.findall(r"^(--xla .*\d) +([\d,]+) img/s$", "\n".join(tried), re.M)
     speeds = {way: int(speed.replace(",", "")) for way, speed in found}
-    assert len(speeds) >= 3 and speeds[chosen] >= 0.96 * max(speeds.values())
+    assert len(re.findall("^--xla", said, re.M)) >= 4  # three ways, and the chosen one again
+    assert speeds[chosen] >= 0.96 * max(speeds.values())
     if "too noisy to keep" in said:
         return
     kept = json.loads((Path(CACHE) / "06_choices.json").read_text())
@@ -891,6 +892,7 @@ OTHERS = {
     "NVreg_RestrictProfilingToAdminUsers",
     "NCCL_ALLREDUCE",
     "TF_ENABLE_ONEDNN_OPTS",
+    "SlurmdTimeout",
     "MEMCPY",
     "SINGULARITYENV_",
     "SINGULARITY_CACHEDIR",

@@ -809,7 +809,7 @@ def workshop(*words: str, my: Path) -> subprocess.CompletedProcess[str]:
 
 
 UNEDITED = {
-    "01": "the data file was opened 18 times",
+    "01": "the data file was opened 17 times",
     "02": "No graph ran",
     "03": "No convolution's gradient was compiled by XLA",
     "04": "unrecognized arguments: --xla on",
@@ -1136,6 +1136,6 @@ def test_ctrl_c_ends_the_script_too(mnist: Path, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130 and errors.strip() == "workshop: interrupted"
-    assert not list(scratch.iterdir())
+    assert not [path for path in scratch.iterdir() if not path.name.startswith("ompi.")]  # MPI's
     running = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
     assert not any(str(scratch).encode() in words for words in running)

@@ -62,6 +62,7 @@ VALUES = [  # every option that takes a value, without one and with a wrong one
     for name, _, _, options in commands.COMMANDS
     for names, settings in options
     if names[0].startswith("--") and settings.get("action") != "store_true"
+    if settings.get("nargs") != "?"
     for wrong in ("", *([" 0", " x"] if settings.get("type") is commands.at_least_one else []))
 ]
 NOT_OURS = "ladder.json is not one of ./workshop run: run it again"

@@ -427,7 +427,7 @@ sys.exit(__main__.main([]))
     assert "03_xla" not in out and not psutil.pid_exists(int(up[0].name))
     told = r"02_tf_function .* img/s" if by == "Ctrl+C" else "FAILED: interrupted"
     assert re.search(told, out)
-    kept = tmp_path / "results" / ladder.UNFINISHED / "ladder.json"
+    kept = tmp_path / "results" / launch.UNFINISHED / "ladder.json"
     assert json.loads(kept.read_text())["rows"][0]["interrupted"] is True
 
 

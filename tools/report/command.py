@@ -102,8 +102,8 @@ def blind_spots(found: Profile) -> list[str]:
     total = sum(step.total_ms for step in found.steps.per_step)
     if total and found.device_count == 0 and 0 < listed < total / 2:
         return [
-            f"The operations listed add up to {percent(listed / total)} of the steps. In no table: "
-            "Python, tracing, and on a CPU what XLA compiled."
+            f"The operations listed are {percent(listed / total)} of the steps: Python, tracing "
+            "and XLA on a CPU are in no table."
         ]
     return []
 
