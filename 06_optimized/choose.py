@@ -83,7 +83,7 @@ def main():
     digest, cache, found, end = zlib.crc32(SCRIPT.read_bytes()), {}, {}, time.monotonic() + total
     key = f"{device}, TensorFlow {versions}, batch {args.batch_size}, script {digest:08x}: "
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):  # none, or not ours
-        old = dict(json.loads(CACHE.read_text()))
+        old = dict(json.loads(CACHE.read_text() if CACHE.is_file() else "{}"))
         cache = old if all(v in ("failed", "too slow") or 0 < v < 1e9 for v in old.values()) else {}
     trials = [f"--xla {xla} --precision {kind} --steps-per-call {n}" for xla, kind, n in ways]
     for name, way in [*zip(trials, trials), ("the first of these, again", trials[0])]:

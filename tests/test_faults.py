@@ -118,6 +118,12 @@ CASES = [
         "echo '{\"tries\": 5}' > my/mystery_3/answers.json",
     ),
     Case(4, "workshop data --synthetic --output pipe", "cannot write pipe", "mkfifo pipe"),
+    Case(
+        4,
+        "workshop results --keep",
+        "no ladder.json in",
+        "mkdir results; mkfifo results/ladder.json",
+    ),
     # 5: the environment may be anything
     Case(5, "WORKSHOP_RESULTS=/proc/x workshop run", "cannot write to /proc/x .*WORKSHOP_RESULTS="),
     Case(5, "WORKSHOP_RESULTS=file workshop run", "file: File exists.*WORKSHOP_RESULTS=", "> file"),

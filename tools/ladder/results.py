@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any
 
 from tools import terminal
-from tools.files import results_folder, save
+from tools.files import in_time, results_folder, save
 from tools.ladder import bench, scale, table
 from tools.stages import ROOT, STAGES, Stage, choose
 
@@ -81,11 +81,11 @@ def read(folder: Path, name: str) -> dict:
 
 
 def read_text(folder: Path, name: str) -> str:
-    try:
-        return (folder / name).read_text(errors="replace")
-    except FileNotFoundError:
+    path = folder / name
+    if not path.is_file():  # a pipe would be waited for
         problem = f"no {name} in {os.path.relpath(folder)}"
-        raise NoResults(f"{problem}: ./workshop run, bench and scale write it") from None
+        raise NoResults(f"{problem}: ./workshop run, bench and scale write it")
+    return in_time(lambda: path.read_text(errors="replace"), path)
 
 
 # --- the figures ---
