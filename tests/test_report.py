@@ -20,7 +20,7 @@ from tools.problem import Problem
 from tools.report import command as report
 from tools.report import compare, profile, text, trace, verdict
 from tools.report.figures import ms
-from tools.report.profile import LABELS, Kernel, Operation, Profile, Step, Steps
+from tools.report.profile import LABELS, Kernel, Operation, Profile, Retraced, Step, Steps
 from tools.stages import ROOT, STAGES
 
 GPU_PROFILE = ROOT.parent / "shared" / "data" / "gpu_multi_worker.xplane.pb"
@@ -368,6 +368,39 @@ def test_verdict(split: dict[str, float], bits32: float | None, kind: str, helps
     found = verdict.judge(made_up(split, bits32))
     assert found["kind"] == kind
     assert helps in found["next"]
+
+
+def test_traced_at_every_step_is_compiling_whatever_the_split_says() -> None:
+    found = made_up({"host_compute": 99, "other": 1}, steps=10)
+    found.retraced = [Retraced("inner", 10, 10, 1), Retraced("train_step", 10, 10, 20)]
+    told = verdict.judge(found)
+    assert told["kind"] == "compile-bound" and "train_step is traced again" in told["sentence"]
+    found.retraced = [Retraced("train_step", 10, 1, 2)]  # once is no habit
+    assert verdict.judge(found)["kind"] == "compute-bound"
+
+
+@pytest.mark.parametrize(("mode", "helps"), [("graph", "01_line"), ("eager", "Make the step one")])
+def test_a_graph_is_not_told_to_become_one(mode: str, helps: str) -> None:
+    found = made_up({"host_compute": 60, "other": 40})
+    found.eager_calls = 2 * verdict.MANY_CALLS
+    found.operations = [Operation("conv", "Conv2D", "host", mode, 2, 50.0, 1.0, None)]
+    assert helps in verdict.judge(found)["next"]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "told"),
+    [
+        ((80, 81, 82, 83), (40, 41, 42, 43), "B is 1.96 times as fast"),
+        ((40, 45, 90, 400), (42, 48, 95, 100), "No clear difference between A and B"),
+        ((80, 200), (40, 41), "B is 3.46 times as fast"),  # too few to know their spread
+    ],
+)
+def test_steps_that_overlap_are_no_difference(a: tuple, b: tuple, told: str) -> None:
+    sides = [made_up({"host_compute": 1}) for _ in "ab"]
+    for side, times in zip(sides, (a, b)):
+        split = dict.fromkeys(LABELS, 0.0)
+        side.steps = Steps.of([Step(f"train {i}", t, split) for i, t in enumerate(times)])
+    assert compare.sentence(*sides).startswith(told)
 
 
 def test_every_stage_that_a_verdict_names_is_there() -> None:

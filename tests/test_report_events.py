@@ -466,6 +466,21 @@ def test_the_verdict_on_a_timeline(tmp_path: Path, waits: int, travels: int, kin
     assert found.last_ranks == {"3": 4}  # of five: the first is set-up
 
 
+def test_who_came_last_is_told_of_the_steps(tmp_path: Path) -> None:
+    """Not of a broadcast at the start; and with Horovod's cache nobody knows it."""
+    file, steps = tmp_path / "timeline.json", one_tensor(500, 100)
+    start = [{"ph": "B", "name": "NEGOTIATE_BROADCAST", "ts": 0, "pid": 2}]
+    start += [{"ph": "X", "name": rank, "ts": at, "pid": 2} for rank, at in (("3", 0), ("0", 90))]
+    start += [{"ph": "E", "ts": 90, "pid": 2}, {"ph": "B", "name": "BROADCAST", "ts": 90, "pid": 2}]
+    start += [{"ph": "E", "ts": 95, "pid": 2}]
+    file.write_text(json.dumps(start + steps))
+    found = horovod_timeline.read(file)
+    assert found.last_ranks == {"3": 4} and "CACHE" not in found.verdict["next"]
+    cached = [event for event in steps if event["ph"] != "X" or event["ts"] <= 500]
+    file.write_text(json.dumps(start + cached))
+    assert "HOROVOD_CACHE_CAPACITY=0" in horovod_timeline.read(file).verdict["next"]
+
+
 # --- two profiles ---
 
 
