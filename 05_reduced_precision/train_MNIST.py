@@ -123,7 +123,7 @@ def evaluate(model, x_test, y_test):
 
 def train_network(args, history):
     x_train, x_test, y_train, y_test = get_dataset(args.data)
-    plan_steps(args, x_train, y_train)
+    plan_steps(args, x_train)
     if args.precision == "float32":
         logging.info("float32: requested, or no 16-bit units here (see --precision)")
     keras.mixed_precision.set_dtype_policy(args.precision)
@@ -175,11 +175,11 @@ def parse_args():
 
 import contextlib
 import ctypes
+import faulthandler
 import json
 import logging
 import sys
 import tempfile
-import zlib
 
 
 def stop(message):
@@ -199,14 +199,15 @@ def read_mnist(path):  # as bytes: images (n, 28, 28) and labels (n,), to train 
     return arrays
 
 
-def plan_steps(args, x_train, y_train):
+def plan_steps(args, x_train):
     args.steps_per_epoch = len(x_train) // (args.batch_size * hvd.size())  # Horovod: shared out
     args.steps = min(args.steps or sys.maxsize, args.epochs * args.steps_per_epoch)
     if args.steps == 0:
         stop(f"--batch-size {args.batch_size} is more than a rank's share of {len(x_train)} images")
-    digest = zlib.crc32(x_train) ^ zlib.crc32(y_train)
+    digest = str([part.CRC for part in read_mnist.file.zip.infolist()])
     if hvd.size() > 1 and len(set(hvd.allgather_object(digest))) > 1:  # Horovod: one data set
         stop("the ranks have read different data: give all the same --data")
+    faulthandler.cancel_dump_traceback_later()  # Horovod: all have read it, none is stuck
 
 
 def log_step(args, history, step, loss, step_time, kind="timed"):
@@ -239,19 +240,14 @@ def choose_device():
 def summarize(args, history):  # the options and the results, printed and saved as JSON
     warmup, timed = ([t for kind, t, _ in history if kind == k] for k in ("warmup", "timed"))
     median = float(np.median(timed)) if timed else None
-    results = {
-        "stage": STAGE,
-        **vars(args),
-        "data": "synthetic" if "synthetic" in read_mnist.file else "mnist",
-        "versions": {module.__name__: module.__version__ for module in (tf, keras, np)},
-        "ranks": hvd.size(),  # Horovod: the processes
-        "warmup_steps": len(warmup),
-        "steps_timed": len(timed),
-        "compile_s": median and round(max(0, sum(warmup) - len(warmup) * median), 3),
-        "step_ms_median": median and round(1000 * median, 3),
-        "img_per_s": median and round(args.batch_size * hvd.size() / median, 1),  # Horovod: of all
-        "final_loss": history[-1][-1] if history else None,
-    }
+    results = {"stage": STAGE, **vars(args), "ranks": hvd.size()}  # Horovod: the processes
+    results["data"] = "synthetic" if "synthetic" in read_mnist.file else "mnist"
+    results["versions"] = {module.__name__: module.__version__ for module in (tf, keras, np)}
+    results |= {"warmup_steps": len(warmup), "steps_timed": len(timed)}
+    results["compile_s"] = median and round(max(0, sum(warmup) - len(warmup) * median), 3)
+    results["step_ms_median"] = median and round(1000 * median, 3)
+    results["img_per_s"] = median and round(results["ranks"] * args.batch_size / median, 1)
+    results["final_loss"] = history[-1][-1] if history else None
     with contextlib.ExitStack() as last:  # printed in any case, but last: the screen may be closed
         last.callback(print, "\n".join(f"{k:<15} {v}" for k, v in results.items()), flush=True)
         if args.results:  # written elsewhere, then renamed: never half a file; a link stays one
@@ -261,19 +257,23 @@ def summarize(args, history):  # the options and the results, printed and saved 
 
 
 def main():
+    numbers = {k: int(v) for k, v in os.environ.items() if v.isdecimal() and len(v) < 10}
+    if "HOROVOD_SIZE" in os.environ and "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in os.environ:
+        sys.exit(f"{STAGE}: HOROVOD_SIZE without horovodrun: unset it")  # Horovod: left over
     hvd.init()  # Horovod: finds the other processes
     args = parse_args()
     for name, value in vars(args).items():
         if isinstance(value, (int, float)) and not 0 < value < 2**31:
             stop(f"--{name.replace('_', '-')} must be greater than 0 and below 2^31, not {value}")
     launchers = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-    started = [int(text) for name in launchers if (text := os.environ.get(name, "")).isdecimal()]
-    if max(started, default=1) > hvd.size():  # Horovod: each of them would train alone
-        stop(f"{max(started)} processes, Horovod sees {hvd.size()}: use horovodrun (see README)")
+    started = max(numbers.get(name, 1) for name in launchers)
+    if started > hvd.size():  # Horovod: each of them would train alone
+        stop(f"{started} processes, Horovod sees {hvd.size()}: use horovodrun (see README)")
     level = logging.INFO if hvd.rank() == 0 else logging.ERROR  # Horovod: one rank logs
     logging.raiseExceptions, style = False, "%(asctime)s - %(levelname)s - %(message)s"
     logging.basicConfig(level=level, format=style, stream=sys.stdout, force=True)
     args.interrupted, args.test_accuracy, history, file = False, None, [], args.results
+    faulthandler.dump_traceback_later(numbers.get("WORKSHOP_WAIT_S") or 120, exit=True)  # stuck?
     try:
         if file and file.exists() and not (file.is_file() and b'{\n  "stage"' in file.read_bytes()):
             stop(f"--results {file} is there, and no results: name another file")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import functools
 import gc
 import importlib.util
@@ -176,6 +177,7 @@ def run_main(module: ModuleType, *options: object) -> Ended:
         code = -signal.SIGINT
         traceback.print_exc(file=err)
     finally:
+        faulthandler.cancel_dump_traceback_later()  # a stage that stopped early leaves it
         sys.argv = argv
         root.handlers[:] = handlers
         root.setLevel(level)

@@ -8,13 +8,13 @@ has run before a fork, and a fork ends as any Python does.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import resource
 import runpy
 import shutil
 import sys
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,14 +27,8 @@ with contextlib.suppress(ImportError):
 
 
 def later(happens: Callable[[], object]) -> None:
-    """When the data is read, and the training begins."""
-    checksum = zlib.crc32  # that is when every stage calls it
-
-    def instead(*arguments: bytes) -> int:
-        happens()
-        return checksum(*arguments)
-
-    zlib.crc32 = instead
+    """When the data is read, and the training begins: no stage waits for it any longer."""
+    faulthandler.cancel_dump_traceback_later = happens
 
 
 def vanish(name: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import faulthandler
 import functools
 import gc
 import json
@@ -347,6 +348,7 @@ def markers(logdir: Path) -> dict:
 
 def clean_up() -> None:
     """As in a new process, as far as possible."""
+    faulthandler.cancel_dump_traceback_later()
     with contextlib.suppress(Exception):
         tf.profiler.experimental.stop(save=False)
     keras.backend.clear_session()

@@ -16,13 +16,14 @@ from typing import TextIO
 
 from tools import data
 from tools.files import read_json, results_folder, writing_results
-from tools.ladder import stalled
 from tools.machine import alone, cores, has_nvidia_gpu, in_container
 from tools.problem import Problem
 from tools.processes import PATIENCE_S, child
 from tools.stages import Stage
 from tools.terminal import plain, printable
 
+# A line of the fault handler: where a stage was when it took too long to read its data.
+TRACE = re.compile(r'^(?:\[(?:\d+,)?(\d+)\]<stderr>:)?  File "(.*)", line \d+ in (.*)$', re.M)
 LOG_LINE = re.compile(r"INFO - \((\d+), (\d+)\), Loss: .*throughput: ([\d.]+) img/s")
 UNFINISHED = "unfinished"  # below results/: the last that failed or was stopped
 Report = Callable[[int, float], None]  # steps done, img/s now
@@ -78,7 +79,7 @@ def environment(job: Job) -> dict[str, str]:
         extra["TF_NUM_INTEROP_THREADS"] = str(job.threads)
     if job.ranks > 1 and not has_nvidia_gpu():
         extra["HOROVOD_CYCLE_TIME"] = "5"  # ms, not 1: how often its own thread looks for work
-    return {**(stalled.environment() if job.ranks > 1 else alone()), **extra}
+    return {**(os.environ if job.ranks > 1 else alone()), **extra}
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,6 @@ def train(
         row["tried"] = asdict(choice)
     interrupted = False
     options = {"env": environment(job), "stdout": PIPE}
-    watch = stalled.Watch(options["env"], job.ranks)
     with (
         writing_results(),
         log.open("w", encoding="utf-8", errors="replace") as copy,
@@ -155,7 +155,7 @@ def train(
         child(command(job, results), stderr=err, **options) as process,
     ):
         try:
-            follow(process, copy, report, watch)
+            follow(process, copy, report)
         except KeyboardInterrupt:  # the stage gets it too, and still writes its summary
             interrupted = True
             copy.write(let_it_end(process))
@@ -170,29 +170,19 @@ def train(
     row["interrupted"] = interrupted or row.get("interrupted", False)
     if process.returncode and not row["interrupted"]:
         row["failed"] = last_words(process.returncode, errors)
-    if watch.ended:
-        row["failed"] = watch.told(errors.read_text(errors="replace"))
     return row
 
 
-def follow(
-    process: subprocess.Popen[str], copy: TextIO, report: Report, watch: stalled.Watch
-) -> None:
+def follow(process: subprocess.Popen[str], copy: TextIO, report: Report) -> None:
     """Copy what the stage prints, and report its steps, until it ends."""
     done = 0
-    if watch.ranks > 1:
-        watch.start()
-    try:
-        for line in process.stdout or ():
-            copy.write(line)
-            found = LOG_LINE.search(line)
-            if found:
-                watch.over.set()
-                done += 1
-                report(done, float(found[3]))
-        process.wait()
-    finally:
-        watch.over.set()
+    for line in process.stdout or ():
+        copy.write(line)
+        found = LOG_LINE.search(line)
+        if found:
+            done += 1
+            report(done, float(found[3]))
+    process.wait()
 
 
 def let_it_end(process: subprocess.Popen[str]) -> str:
@@ -206,8 +196,22 @@ def let_it_end(process: subprocess.Popen[str]) -> str:
 
 
 def last_words(status: int, errors: Path) -> str:
-    """Why a stage failed: its last line on stderr, or the signal that killed it."""
+    """Why a stage failed: where it was stuck, its last line on stderr, or a signal."""
     if status < 0:
         return f"killed by {signal.Signals(-status).name}"
-    lines = [printable(line).strip() for line in errors.read_text(errors="replace").splitlines()]
-    return next((line for line in reversed(lines) if line), f"exit status {status}")
+    text = errors.read_text(errors="replace")
+    lines = [printable(line).strip() for line in text.splitlines()]
+    last = next((line for line in reversed(lines) if line), f"exit status {status}")
+    return where_stuck(text) if "Timeout (" in text else last
+
+
+def where_stuck(errors: str) -> str:
+    """A rank that waits for others is in Horovod; one that is not there kept them waiting."""
+    places: dict[str, list[tuple[str, str]]] = {}
+    for rank, file, function in TRACE.findall(errors):
+        places.setdefault(rank, []).append((file, function))
+    for rank, place in sorted(places.items()):
+        if not any("/horovod/" in file for file, _ in place):
+            at = next((name for file, name in place if "train" in file), place[0][1])
+            return f"{f'rank {rank} ' * bool(rank)}did not read the data in time: stuck in {at}"
+    return f"a rank other than {', '.join(sorted(places))} did not read the data in time"
