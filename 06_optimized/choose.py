@@ -103,11 +103,11 @@ def main():
         print("too noisy to keep. On a quiet machine: python choose.py --again", file=sys.stderr)
         found = {}
     cache |= {key + name: speed for name, speed in found.items() if speed != "not reached"}
-    part = CACHE.with_name(f"{CACHE.name}.{os.getpid()}")
     with contextlib.suppress(OSError):  # a read-only folder: the next run tries again
-        part.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(cache, indent=1))
-        part.replace(CACHE)
+        CACHE.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE.parent) as folder:
+            (Path(folder) / "part").write_text(json.dumps(cache, indent=1))
+            (Path(folder) / "part").replace(CACHE.resolve())
     print(next(way for way, speed in works.items() if speed >= 0.97 * max(works.values())))
 
 
