@@ -51,7 +51,8 @@ def cores() -> int:
 def alone() -> dict[str, str]:
     """The environment of one process: without what a launcher or a batch job has left in it."""
     left = re.compile("HOROVOD_(RANK|SIZE|LOCAL_|CROSS_|CONTROLLER|GLOO_)|OMPI_|PMI_|PALS_|SLURM_")
-    return {name: value for name, value in os.environ.items() if not left.match(name)}
+    kept = {name: value for name, value in os.environ.items() if not left.match(name)}
+    return {**kept, "OMPI_MCA_ess_singleton_isolated": "1"}  # an Open MPI needs no daemon for one
 
 
 def choose_tensorflow(installed: str | None) -> str:
