@@ -166,7 +166,7 @@ def plan_steps(args, x_train):
     digest = str([part.CRC for part in read_mnist.file.zip.infolist()])
     if hvd.size() > 1 and len(set(hvd.allgather_object(digest))) > 1:  # Horovod: one data set
         stop("the ranks have read different data: give all the same --data")
-    faulthandler.cancel_dump_traceback_later()  # Horovod: all have read it, none is stuck
+    faulthandler.cancel_dump_traceback_later()  # Horovod: all ranks are here, none is stuck
 
 
 def log_step(args, history, step, loss, step_time, kind="timed"):
@@ -232,7 +232,7 @@ def main():
     logging.raiseExceptions, style = False, "%(asctime)s - %(levelname)s - %(message)s"
     logging.basicConfig(level=level, format=style, stream=sys.stdout, force=True)
     args.interrupted, args.test_accuracy, history, file = False, None, [], args.results
-    faulthandler.dump_traceback_later(numbers.get("WORKSHOP_WAIT_S") or 120, exit=True)  # stuck?
+    faulthandler.dump_traceback_later(numbers.get("WORKSHOP_WAIT_S") or 120, exit=True, file=2)
     try:
         if file and file.exists() and not (file.is_file() and b'{\n  "stage"' in file.read_bytes()):
             stop(f"--results {file} is there, and no results: name another file")

@@ -74,6 +74,7 @@ SHORTER = [
     (r"(workshop bench)\b.*", r"\1 --batch-size 64 --repeats 1 --steps 20"),
     (r"(workshop scale .* 1 2).*", r"\1 --repeats 1 --steps 32"),  # two epochs of two ranks
     (r"(horovodrun) -np \d+", r"\1 --gloo -np 2"),  # with MPI too, ranks start more slowly
+    (r"(horovodrun .*) --steps \d+$", r"\1 --steps 12"),
     (r"(input_pipeline\.py .*)", r"\1 --count 128"),
     (r"--steps \d+ (--precision mixed)", r"--steps 12 --batch-size 8 \1"),  # slow without units
     # All of MNIST: reading it must be what takes longest.
@@ -104,7 +105,7 @@ def copy(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (top / ".venv" / "bin").mkdir(parents=True)
     here = Path(sys.prefix).resolve()
     for path in [*here.iterdir(), *(here / "bin").iterdir()]:
-        if path.name not in ("bin", "python"):  # walks() makes its own python
+        if path.name not in ("bin", "python", "python3"):  # walks() makes its own
             (top / ".venv" / path.relative_to(here)).symlink_to(path)
     (top / "data").mkdir()
     (top / "data" / "mnist.npz").symlink_to(small)
@@ -114,6 +115,10 @@ def copy(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             source = source.replace(data.DIGESTS[name], hashlib.sha256(array).hexdigest())
             source = source.replace(f'"{name}": {data.SHAPES[name]}', f'"{name}": {array.shape}')
     (top / "tools" / "data.py").write_text(source)
+    choose = top / "06_optimized" / "choose.py"  # here it is never quiet: once is enough
+    text = choose.read_text().replace("not 0.8 < again", "not 0.01 < again").replace("1.25", "100")
+    assert text != choose.read_text()
+    choose.write_text(text)
     return top
 
 
@@ -775,10 +780,11 @@ def code_text() -> str:
 
 def check_variables(readme: Readme) -> list[str]:
     """Ours are read somewhere."""
+    read = r"(?:environ\S*\(?[\"']|(?:environ|numbers)\.get\([\"']|\$\{{?){}\b"
     return [
         f"{readme.name}: {name}: nothing reads it"
         for name in sorted(set(re.findall(r"\b(?:WORKSHOP_[A-Z_]+|MNIST_[A-Z_]+)\b", readme.text)))
-        if not re.search(rf"(?:environ\S*\(?[\"']|environ\.get\([\"']|\$\{{?){name}\b", code_text())
+        if not re.search(read.format(name), code_text())
     ]
 
 

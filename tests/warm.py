@@ -56,6 +56,7 @@ def started(program: Path) -> Iterator[None]:
                         select.select([], [], [], 0.05)
                 program.write_text(CLIENT.format(python=sys.executable, address=address))
                 program.chmod(0o755)
+                program.with_name("python3").symlink_to(program.name)
                 yield
             finally:
                 server.kill()
