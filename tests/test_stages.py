@@ -57,8 +57,8 @@ TYPES: dict[str, type | tuple[type, ...]] = {
     "test_accuracy": float,
     "device": str,
     "steps_per_epoch": int,
-    "versions": dict,
     "ranks": int,
+    "versions": dict,
     "warmup_steps": int,
     "steps_timed": int,
     "compile_s": (float, int),  # 0 where nothing is compiled
