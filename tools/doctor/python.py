@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tools.doctor.finding import Finding, fail, ok, warn
 from tools.environment import python_install, start, venv
+from tools.files import shown
 from tools.machine import TENSORFLOW_VERSION, choose_tensorflow, in_container
 from tools.problem import Problem
 from tools.stages import ROOT
@@ -19,12 +20,6 @@ PIN = re.compile(r"^([\w.-]+)==([^\s;#]+)(?:; python_version < \"3\.(\d+)\")?")
 PYTHON = ".".join(map(str, sys.version_info[:3]))
 # In a container with its own Python, these decide whether things are compatible.
 MUST_FIT = ("tensorflow", "keras", "protobuf", "tensorboard", "tensorboard-plugin-profile")
-
-
-def shown(path: Path | str) -> str:
-    """Relative to the repository if it is inside."""
-    path = Path(path)
-    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
 def remake() -> str:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import queue
 import re
 import shutil
 import socket
 import tempfile
-import threading
 import urllib.parse
 import urllib.request
 from pathlib import Path
 
 from tools import data
 from tools.doctor.finding import Finding, fail, ok, warn
-from tools.doctor.python import shown
 from tools.environment import horovod_build
-from tools.files import results_path
+from tools.files import NoAnswer, results_path, shown, within
 from tools.machine import in_container
 from tools.problem import Problem
 from tools.stages import ROOT
@@ -167,17 +164,12 @@ def check_network(needed: bool) -> Finding:
 
 def answers(host: str, port: int) -> bool:
     """Whether something listens there; a name server that hangs counts as no."""
-    heard: queue.Queue[bool] = queue.Queue()
 
     def connect() -> None:
-        try:
-            socket.create_connection((host, port), timeout=CONNECT_S).close()
-            heard.put(True)
-        except OSError:
-            heard.put(False)
+        socket.create_connection((host, port), timeout=CONNECT_S).close()
 
-    threading.Thread(target=connect, daemon=True).start()
     try:
-        return heard.get(timeout=CONNECT_S + 1)
-    except queue.Empty:
+        within(CONNECT_S + 1, connect)
+    except (OSError, ValueError, NoAnswer):  # ValueError: no name of a host
         return False
+    return True

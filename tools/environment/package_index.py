@@ -15,14 +15,13 @@ import ssl
 import subprocess
 import sys
 import tempfile
-import urllib.error
 import urllib.parse
 import urllib.request
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools.problem import Problem
+from tools.problem import Problem, reason_of
 from tools.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 15.0  # also pip's own
 SYSTEM_FILES = [Path("/Library/Application Support/pip/pip.conf"), Path("/etc/pip.conf")]
 CHUNK = 1 << 18
+CERTIFICATES = ": sudo apt install ca-certificates, or PIP_CERT=FILE"  # where none is trusted
 ON = ("1", "true", "yes", "on")
 
 
@@ -242,14 +242,7 @@ def fetch(project: str, filename: str, digest: str, folder: Path) -> Path:
                 return folder / filename
             reasons.append(f"{where} does not have it")
         except (OSError, ValueError, HTTPException) as error:
-            reasons.append(f"{where}: {reason(error)}")
+            hint = CERTIFICATES if "VERIFY_FAILED" in reason_of(error) else ""
+            reasons.append(f"{where}: {reason_of(error)}{hint}")
     why = "; ".join(reasons) or "pip's settings name no index"
     raise Problem(f"{filename} cannot be fetched ({why})")
-
-
-def reason(error: Exception) -> str:
-    if isinstance(error, urllib.error.URLError) and isinstance(error.reason, Exception):
-        error = error.reason
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    hint = ": sudo apt install ca-certificates, or PIP_CERT=FILE" if "VERIFY_FAILED" in text else ""
-    return " ".join(str(text).split())[:200] + hint
