@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import site
@@ -50,21 +51,16 @@ def pins() -> dict[str, str]:
 
 def installed(name: str) -> str | None:
     """The version of a package; TensorFlow has more than one."""
-    for package in (
-        (name, "tensorflow-cpu", "tensorflow-intel") if name == "tensorflow" else (name,)
-    ):
-        try:
+    others = ["tensorflow-cpu", "tensorflow-intel"] if name == "tensorflow" else []
+    for package in (name, *others):
+        with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return None
 
 
 def is_there() -> bool:
     """Whether this process runs in the environment that ./workshop would use."""
-    if start.use_own_python():
-        return True
-    return Path(sys.prefix).resolve() == venv.venv_folder().resolve()
+    return start.use_own_python() or Path(sys.prefix).resolve() == venv.venv_folder().resolve()
 
 
 def check_environment() -> Finding:
@@ -72,11 +68,9 @@ def check_environment() -> Finding:
     if start.use_own_python():
         return ok(check, f"this Python, {PYTHON}: {sys.executable}")
     if not is_there():
-        return fail(
-            check,
-            f"there is none at {shown(folder)}, so TensorFlow was not checked",
-            "./workshop setup (where there is a network; it takes about a minute)",
-        )
+        what = f"there is none at {shown(folder)}, so TensorFlow was not checked"
+        fix = "./workshop setup (where there is a network; it takes about a minute)"
+        return fail(check, what, fix)
     stamp = venv.read_stamp(folder)
     try:
         wanted = choose_tensorflow(stamp.get("tensorflow"))
@@ -109,11 +103,9 @@ def check_python() -> Finding:
     found = found or python_install.find_python()
     if found:
         return ok("python", f"this is {here}; TensorFlow will use {found}")
-    return warn(
-        "python",
-        f"this is {here}; TensorFlow {TENSORFLOW_VERSION} needs {python_install.WANTED}",
-        f"./workshop setup (it gets Python {python_install.GET}, where there is a network)",
-    )
+    what = f"this is {here}; TensorFlow {TENSORFLOW_VERSION} needs {python_install.WANTED}"
+    fix = f"./workshop setup (it gets Python {python_install.GET}, where there is a network)"
+    return warn("python", what, fix)
 
 
 def check_packages() -> Finding:
@@ -124,35 +116,29 @@ def check_packages() -> Finding:
         names = [*start.IMPORTS["run"].replace("_", "-").split(), "protobuf"]
         wanted = {name: version for name, version in wanted.items() if name in names}
     have = {name: installed(name) for name in wanted}
-    missing = [name for name in wanted if have[name] is None]
+    missing = [name for name, version in have.items() if version is None]
     other = [
-        name for name in wanted if have[name] and not fits(have[name], wanted[name], name, own)
+        name for name, version in have.items() if version and not fits(name, version, wanted, own)
     ]
     if not missing and not other:
-        like = "fit" if own else "match"
-        return ok(
-            "packages",
-            f"TensorFlow {have['tensorflow']}; all {len(wanted)} {like} requirements.txt",
-        )
+        fit = f"all {len(wanted)} {'fit' if own else 'match'} requirements.txt"
+        return ok("packages", f"TensorFlow {have['tensorflow']}; {fit}")
     texts = [f"{name} is missing" for name in missing]
     texts += [f"{name} is {have[name]}, not {wanted[name]}" for name in other]
-    more = f" and {len(texts) - 4} more" if len(texts) > 4 else ""
-    what = ", ".join(texts[:4]) + more
+    what = ", ".join(texts[:4]) + (f" and {len(texts) - 4} more" if len(texts) > 4 else "")
     return (fail if missing else warn)("packages", what, fix_packages(missing + other))
 
 
-def fits(have: str, want: str, name: str, own: bool) -> bool:
+def fits(name: str, version: str, wanted: dict[str, str], own: bool) -> bool:
     if not own:
-        return have == want
-    return name not in MUST_FIT or have.split(".")[:2] == want.split(".")[:2]
+        return version == wanted[name]
+    return name not in MUST_FIT or version.split(".")[:2] == wanted[name].split(".")[:2]
 
 
 def fix_packages(names: list[str]) -> str:
     if any(map(from_home, names)):
-        return (
-            "export PYTHONNOUSERSITE=1 (packages in your home folder, "
-            f"{site.getusersitepackages()}, come first)"
-        )
+        home = f"packages in your home folder, {site.getusersitepackages()}, come first"
+        return f"export PYTHONNOUSERSITE=1 ({home})"
     in_image = start.use_own_python() and in_container()  # there pip cannot write
     return remake() if in_image or len(names) > 4 or "tensorflow" in names else install(*names)
 

@@ -61,9 +61,8 @@ def counters_restricted() -> bool:
 
 
 def check_container() -> Finding:
-    names = (os.environ.get("APPTAINER_NAME"), os.environ.get("SINGULARITY_NAME"))
-    name = next(filter(None, names), "")
     if in_container():
+        name = os.environ.get("APPTAINER_NAME") or os.environ.get("SINGULARITY_NAME") or ""
         return ok("container", f"in an Apptainer container {name}".rstrip())
     if DOCKER.exists():
         return ok("container", f"Docker, or made from a Docker image ({DOCKER} exists)")
@@ -96,11 +95,9 @@ def check_compiler() -> Finding:
         return ok(check, f"{name}, not g++: untested with Horovod")
     if oldest <= version <= newest:
         return ok(check, f"{name} {version}, which Horovod can be built with")
-    return warn(
-        check,
-        f"{name} {version}: Horovod's build is prepared for g++ {oldest} to {newest}",
-        "sudo apt install g++-12, then CXX=g++-12 ./workshop setup --horovod",
-    )
+    what = f"{name} {version}: Horovod's build is prepared for g++ {oldest} to {newest}"
+    fix = "sudo apt install g++-12, then CXX=g++-12 ./workshop setup --horovod"
+    return warn(check, what, fix)
 
 
 def check_folders() -> Finding:
@@ -108,33 +105,25 @@ def check_folders() -> Finding:
     results = results_path()
     fix = "WORKSHOP_RESULTS=$HOME/results ./workshop run (any folder that you can write to)"
     for folder in (results, results / "logs"):
-        problem = cannot_write(folder)
-        if problem:
-            return fail("folders", f"{shown(folder)}: {problem}", fix)
+        place = existing(folder)
+        if not place.is_dir():
+            return fail("folders", f"{shown(folder)}: {shown(place)} is not a folder", fix)
+        try:
+            tempfile.TemporaryFile(dir=place).close()
+        except OSError as error:
+            what = f"{shown(folder)}: cannot be written ({error.strerror})"
+            return fail("folders", what, fix)
     free = shutil.disk_usage(existing(results)).free
     what = f"{shown(results)} and {shown(results / 'logs')} are writable, {free / GB:.1f} GB free"
-    if free < 0.1 * GB:
-        return fail("folders", what, f"free some space, or use another disk: {fix}")
     if free < GB:
-        return warn("folders", what, f"free some space, or use another disk: {fix}")
+        fix = f"free some space, or use another disk: {fix}"
+        return (fail if free < 0.1 * GB else warn)("folders", what, fix)
     return ok("folders", what)
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or the one it would be created in."""
-    return next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
-
-
-def cannot_write(folder: Path) -> str | None:
-    """Why nothing can be written there; checked without creating the folder."""
-    place = existing(folder)
-    if not place.is_dir():
-        return f"{shown(place)} is not a folder"
-    try:
-        tempfile.TemporaryFile(dir=place).close()
-    except OSError as error:
-        return f"cannot be written ({error.strerror})"
-    return None
+    """The folder, or the one it would be created in: nothing is created by looking."""
+    return next(place for place in (folder, *folder.parents) if os.path.lexists(place))
 
 
 def check_network(needed: bool) -> Finding:
