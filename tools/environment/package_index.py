@@ -6,6 +6,7 @@ Standard library only, and Python 3.6 can read it: this runs before anything is 
 
 import base64
 import configparser
+import contextlib
 import hashlib
 import html
 import netrc
@@ -76,21 +77,15 @@ def settings() -> "dict[str, str]":
 
 def certificates(options: "dict[str, str]") -> "str | None":
     """The file or folder to trust, if not the system's."""
-    for named in (
-        options.get("cert"),
-        *map(os.environ.get, ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")),
-    ):
-        if named:
-            return named
+    variables = map(os.environ.get, ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"))
+    named = next(filter(None, [options.get("cert"), *variables]), None)
     paths = ssl.get_default_verify_paths()
-    if not (paths.cafile or paths.capath):  # a Python for macOS has none
-        try:
+    if not (named or paths.cafile or paths.capath):  # a Python for macOS has none
+        with contextlib.suppress(ImportError):
             from pip._vendor import certifi
 
             return certifi.where()
-        except ImportError:
-            pass
-    return None
+    return named
 
 
 # --- the index ---
@@ -98,33 +93,24 @@ def certificates(options: "dict[str, str]") -> "str | None":
 
 def default_index() -> str:
     """pip's default, if nothing else is configured; a Debian without pip has it in a package."""
-    try:
+    with contextlib.suppress(ImportError):
         from pip._internal.models.index import PyPI
 
         return PyPI.simple_url
-    except ImportError:
-        pass
+    code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
     with tempfile.TemporaryDirectory() as folder:
-        wheel = debian_pip(folder)
-        found = ""
-        if wheel:
-            code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+        output(["apt-get", "-q", "download", "python3-pip-whl"], folder)  # needs no root
+        for package in Path(folder).glob("python3-pip-whl_*.deb"):
+            output(["dpkg-deb", "-x", str(package), folder], folder)
+        for wheel in Path(folder).rglob("pip-*.whl"):
             env = dict(os.environ, PYTHONPATH=str(wheel))
             found = output([sys.executable, "-c", code], folder, env).strip()
-    if not found:
-        raise Problem(
-            "no pip here to say where packages come from. Install it (python3-pip), or "
-            "name an index: PIP_INDEX_URL=https://... ./workshop ..."
-        )
-    return found
-
-
-def debian_pip(folder: str) -> "Path | None":
-    """pip's wheel from Debian's own package, fetched by apt: that needs no root."""
-    output(["apt-get", "-q", "download", "python3-pip-whl"], folder)
-    for package in Path(folder).glob("python3-pip-whl_*.deb"):
-        output(["dpkg-deb", "-x", str(package), folder], folder)
-    return next(iter(Path(folder).rglob("pip-*.whl")), None)
+            if found:
+                return found
+    raise Problem(
+        "no pip here to say where packages come from. Install it (python3-pip), or "
+        "name an index: PIP_INDEX_URL=https://... ./workshop ..."
+    )
 
 
 def output(command: "list[str]", folder: str, env: "dict[str, str] | None" = None) -> str:

@@ -112,19 +112,19 @@ def starting_python(light: bool) -> str:
         return sys.executable if named == sys.executable else named_python(named)
     if sys.version_info[:2] >= OLDEST:
         return sys.executable
-    found = find_python(later=light)
-    if light and not found:
+    if not light:
+        return fitting_python()
+    found = find_python(later=True)
+    if not found:
         raise Problem(
             f"this needs Python {dotted(OLDEST)} or newer, found {dotted(sys.version_info)}. "
             "Type: ./workshop setup (it gets one)"
         )
-    return found or get_python()
+    return found
 
 
 def fitting_python() -> str:
-    """The interpreter for the environment: this one, another one here, or a new one."""
-    if fits(sys.version_info):
-        return sys.executable
+    """Another interpreter for the environment than this one: one that is here, or a new one."""
     return find_python() or get_python()
 
 
@@ -150,11 +150,10 @@ def get_python() -> str:
 def install_python(folder: Path) -> None:
     log = folder.with_name("python-install.log")
     scratch = Path(tempfile.mkdtemp(prefix="uv-", dir=str(folder.parent)))
-    command = ["python", "install", GET, "--no-cache"]
     try:
         uv = existing_uv() or fetch_uv(scratch)
-        title = f"Getting Python {GET}"
-        status = run_logged([uv, *command], log, title, uv_doing, uv_environment(folder))
+        command, title = [uv, "python", "install", GET, "--no-cache"], f"Getting Python {GET}"
+        status = run_logged(command, log, title, uv_doing, uv_environment(folder))
     finally:
         shutil.rmtree(str(scratch), ignore_errors=True)
         shutil.rmtree(str(folder / ".temp"), ignore_errors=True)  # of an interrupted uv
@@ -208,9 +207,8 @@ def uv_doing(line: str) -> "str | None":
 
 def uv_reason(log: Path) -> str:
     """uv prints what failed first, and the innermost cause last."""
-    lines = re.findall(
-        r"^\s*(?:error|cause|Caused by): (.*)$", log.read_text(errors="replace"), re.M
-    )
+    text = log.read_text(errors="replace")
+    lines = re.findall(r"^\s*(?:error|cause|Caused by): (.*)$", text, re.M)
     return ": ".join(dict.fromkeys([lines[0], lines[-1]])) if lines else "it does not say why"
 
 
