@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import SCRIPTS, stage_environment
 from tools import data, machine
 from tools.doctor import command as doctor
-from tools.doctor import finding, probe, python, system, training
+from tools.doctor import finding, probe, system, training
 from tools.doctor.finding import Finding
 from tools.doctor.probe import Answers
 from tools.stages import ROOT
@@ -196,22 +196,22 @@ def test_an_environment_whose_python_does_not_run(tmp_path) -> None:
 
 
 def test_a_python_that_does_not_fit(tmp_path, monkeypatch) -> None:
-    assert python.check_python().status == "ok"
+    assert system.check_python().status == "ok"
     monkeypatch.setattr(sys, "version_info", (3, 14, 0))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("WORKSHOP_CACHE", str(tmp_path))
-    none = python.check_python()
+    none = system.check_python()
     assert none.status == "warn" and "this is 3.14" in none.what and "3.9 to 3.12" in none.what
     assert none.fix.startswith("./workshop setup")
     other = tmp_path / "python3.11"
     other.write_text('#!/bin/sh\necho "3 11 $0"\n')
     other.chmod(0o755)
-    assert python.check_python() == finding.ok(
+    assert system.check_python() == finding.ok(
         "python", f"this is 3.14; TensorFlow will use {other}"
     )
     monkeypatch.setenv("WORKSHOP_PYTHON", "/nowhere/python3.12")
-    wrong = python.check_python()
+    wrong = system.check_python()
     assert wrong.status == "fail" and wrong.fix == "unset WORKSHOP_PYTHON"
 
 
@@ -241,19 +241,19 @@ def test_an_unfinished_or_outdated_environment(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("WORKSHOP_VENV", str(tmp_path))
     stamp = tmp_path / "workshop.json"
     stamp.write_text('{"complete": false}')
-    assert python.check_environment().status == "fail"
+    assert system.check_environment().status == "fail"
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
     wanted = machine.choose_tensorflow(None)
-    kept = {"complete": True, "tensorflow": wanted, "python": python.venv.PYTHON}
+    kept = {"complete": True, "tensorflow": wanted, "python": system.venv.PYTHON}
     stamp.write_text(json.dumps({**kept, "layers": {"run": "an older one"}}))
-    outdated = python.check_environment()
+    outdated = system.check_environment()
     assert outdated.status == "warn" and "another requirements.txt" in outdated.what
     assert outdated.fix == "./workshop setup"
 
 
 def test_the_pins_are_those_of_requirements_txt() -> None:
-    pins = python.pins()
+    pins = system.pins()
     assert pins["numpy"] == np.__version__
     assert "line-profiler" in pins
     assert ("importlib-metadata" in pins) == (sys.version_info < (3, 10))
@@ -263,26 +263,26 @@ def test_the_pins_are_those_of_requirements_txt() -> None:
 
 def test_a_package_that_is_not_the_pinned_one(tmp_path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(package(tmp_path, "rich", "", version="1.0"))
-    found = python.check_packages()
-    assert (found.status, found.what) == ("warn", f"rich is 1.0, not {python.pins()['rich']}")
-    assert found.fix.endswith(f"-m pip install --no-deps rich=={python.pins()['rich']}")
+    found = system.check_packages()
+    assert (found.status, found.what) == ("warn", f"rich is 1.0, not {system.pins()['rich']}")
+    assert found.fix.endswith(f"-m pip install --no-deps rich=={system.pins()['rich']}")
 
 
 def test_a_package_that_is_missing(monkeypatch) -> None:
-    real = python.installed
-    monkeypatch.setattr(python, "installed", lambda name: None if name == "gast" else real(name))
-    found = python.check_packages()
+    real = system.installed
+    monkeypatch.setattr(system, "installed", lambda name: None if name == "gast" else real(name))
+    found = system.check_packages()
     assert (found.status, found.what) == ("fail", "gast is missing")
-    assert f"pip install --no-deps gast=={python.pins()['gast']}" in found.fix
+    assert f"pip install --no-deps gast=={system.pins()['gast']}" in found.fix
 
 
 def test_packages_of_the_home_folder_come_before_a_containers(tmp_path, monkeypatch) -> None:
     home = package(tmp_path, "protobuf", "", version="7.0.0")
     monkeypatch.syspath_prepend(home)
-    monkeypatch.setattr(python.site, "getusersitepackages", lambda: str(home))
-    monkeypatch.setattr(python.site, "ENABLE_USER_SITE", True)
+    monkeypatch.setattr(system.site, "getusersitepackages", lambda: str(home))
+    monkeypatch.setattr(system.site, "ENABLE_USER_SITE", True)
     monkeypatch.setenv("WORKSHOP_PYTHON_ENV", "system")
-    found = python.check_packages()
+    found = system.check_packages()
     assert "protobuf is 7.0.0" in found.what and found.status == "warn"
     assert found.fix.startswith("export PYTHONNOUSERSITE=1")
 
@@ -290,11 +290,11 @@ def test_packages_of_the_home_folder_come_before_a_containers(tmp_path, monkeypa
 def test_a_container_may_differ_in_the_last_digit(monkeypatch) -> None:
     monkeypatch.setenv("WORKSHOP_PYTHON_ENV", "system")
     ngc = {"tensorflow": "2.17.0+nv25.2", "protobuf": "4.25.3", "rich": "13.9.4"}
-    real = python.installed
-    monkeypatch.setattr(python, "installed", lambda name: ngc.get(name) or real(name))
-    assert python.check_packages().status == "ok"
+    real = system.installed
+    monkeypatch.setattr(system, "installed", lambda name: ngc.get(name) or real(name))
+    assert system.check_packages().status == "ok"
     ngc["tensorflow"] = "2.18.0"
-    assert python.check_packages().status == "warn"
+    assert system.check_packages().status == "warn"
 
 
 # --- TensorFlow itself ---
@@ -325,7 +325,7 @@ def test_a_protobuf_that_tensorflow_cannot_load(tmp_path, mnist) -> None:
     faults = package(tmp_path, "google.protobuf", code, version="7.0.0")
     status, found = run_doctor(faults)
     assert status == 1
-    pin = f"pip install --no-deps protobuf=={python.pins()['protobuf']}"
+    pin = f"pip install --no-deps protobuf=={system.pins()['protobuf']}"
     assert "protobuf is 7.0.0" in found["packages"]["what"] and pin in found["packages"]["fix"]
     assert found["tensorflow"]["status"] == "fail" and pin in found["tensorflow"]["fix"]
 
@@ -470,17 +470,17 @@ def test_a_broken_plugin(answers, monkeypatch) -> None:
     found = training.check_plugin(answers)
     assert found.status == "fail" and "_pywrap_profiler_plugin" in found.what
     assert "--force-reinstall" in found.fix and "tensorboard-plugin-profile==" in found.fix
-    real = python.installed
+    real = system.installed
     newer = {"tensorboard-plugin-profile": "2.19.5", "protobuf": "7.0.0"}
     monkeypatch.setattr(training, "installed", lambda name: newer.get(name) or real(name))
     found = training.check_plugin(answers)
     for name in newer:
-        assert f"{name}=={python.pins()[name]}" in found.fix
+        assert f"{name}=={system.pins()[name]}" in found.fix
     assert "tensorboard==" not in found.fix
 
 
 def test_a_plugin_of_another_tensorflow(answers, monkeypatch) -> None:
-    real = python.installed
+    real = system.installed
     newer = {"tensorboard-plugin-profile": "2.19.5"}
     monkeypatch.setattr(training, "installed", lambda name: newer.get(name) or real(name))
     found = training.check_plugin(answers)
@@ -495,7 +495,7 @@ def test_setuptools_without_pkg_resources(tmp_path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(folder)
     found = training.check_pkg_resources(probe.ask(["pkg_resources"]))
     assert found.status == "fail" and "82.0.0" in found.what
-    assert found.fix.endswith(f"setuptools=={python.pins()['setuptools']}")
+    assert found.fix.endswith(f"setuptools=={system.pins()['setuptools']}")
 
 
 def by_name(found: list[Finding]) -> dict[str, Finding]:
@@ -535,7 +535,7 @@ def test_a_profile_without_gpu_events(gpu_driver, cuda_answers) -> None:
 
 @pytest.fixture
 def with_horovod(answers: Answers) -> Answers:
-    if python.installed("horovod") is None:
+    if system.installed("horovod") is None:
         pytest.skip("Horovod is not installed: ./workshop setup --horovod")
     return answers
 

@@ -16,7 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from tools.doctor import python, system, training
+from tools.doctor import system, training
 from tools.doctor.finding import WIDTH, Finding, as_text
 from tools.doctor.probe import Probe, ask, started
 from tools.machine import has_nvidia_gpu
@@ -31,19 +31,19 @@ RANKS = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 def examine(show: Callable[[str], None] = lambda step: None) -> Iterator[Finding]:
     """Every check, the quick ones first: meanwhile another process imports TensorFlow."""
     yield system.check_container()
-    there = python.is_there()
+    there = system.is_there()
     with contextlib.ExitStack() as processes:
         begun = processes.enter_context(started(STEPS)) if there else None
         amx = None
         if there and "amx_bf16" in system.cpu_flags() and not has_nvidia_gpu():
             amx = processes.enter_context(started(AMX, **ALLOWED))
-        first = [python.check_environment()]
-        first += [python.check_packages()] if there else []
-        first += [] if there and not os.environ.get("WORKSHOP_PYTHON") else [python.check_python()]
+        first = [system.check_environment()]
+        first += [system.check_packages()] if there else []
+        first += [] if there and not os.environ.get("WORKSHOP_PYTHON") else [system.check_python()]
         first += [system.check_mnist()]
         yield from first
         yield system.check_folders()
-        if python.installed("horovod") is None:
+        if system.installed("horovod") is None:
             yield system.check_compiler()
         yield system.check_network(needed=any(finding.status == "fail" for finding in first))
         if begun:

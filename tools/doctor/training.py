@@ -8,7 +8,7 @@ import re
 from tools.doctor import system
 from tools.doctor.finding import Finding, fail, ok, warn
 from tools.doctor.probe import SAFE_ISA, Answers
-from tools.doctor.python import install, installed, pins, remake
+from tools.doctor.system import install, installed, pins, remake
 from tools.environment import start
 from tools.machine import TENSORFLOW_VERSION, has_nvidia_gpu, in_container
 

@@ -35,9 +35,6 @@ CERTIFICATES = ": sudo apt install ca-certificates, or PIP_CERT=FILE"  # where n
 ON = ("1", "true", "yes", "on")
 
 
-# --- pip's settings ---
-
-
 def settings_files() -> "list[Path]":
     """In pip's order: what comes later wins."""
     named = os.environ.get("PIP_CONFIG_FILE")
@@ -86,9 +83,6 @@ def certificates(options: "dict[str, str]") -> "str | None":
 
             return certifi.where()
     return named
-
-
-# --- the index ---
 
 
 def default_index() -> str:

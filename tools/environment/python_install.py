@@ -51,9 +51,6 @@ def cache_folder() -> Path:
     return Path(os.environ.get("WORKSHOP_CACHE") or ROOT / ".cache").expanduser().absolute()
 
 
-# --- finding one ---
-
-
 def dotted(version: "tuple[int, ...]") -> str:
     return f"{version[0]}.{version[1]}"
 
@@ -126,9 +123,6 @@ def starting_python(light: bool) -> str:
 def fitting_python() -> str:
     """Another interpreter for the environment than this one: one that is here, or a new one."""
     return find_python() or get_python()
-
-
-# --- getting one ---
 
 
 def get_python() -> str:

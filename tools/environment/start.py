@@ -32,9 +32,6 @@ START_TOOLS = (
 )
 
 
-# --- a container's own Python ---
-
-
 def use_own_python() -> bool:
     choice = os.environ.get("WORKSHOP_PYTHON_ENV")
     if choice not in (None, "", "system", "venv"):
@@ -54,9 +51,6 @@ def check_own_python(layers: list[str], with_horovod: bool) -> None:
             "requirements.txt), or set WORKSHOP_PYTHON_ENV=venv to use a venv."
         )
     say(f"Using {sys.executable}; nothing is installed.")
-
-
-# --- starting ---
 
 
 def hand_over(python: str, argv: list[str], folder: Path | None = None) -> NoReturn:
