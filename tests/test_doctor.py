@@ -671,10 +671,6 @@ def test_no_route_matters_only_while_something_is_missing(monkeypatch) -> None:
     assert "./workshop data" in found.fix
 
 
-def test_outside_is_where_the_data_comes_from() -> None:
-    assert f"//{system.OUTSIDE}/" in data.MIRROR_URL
-
-
 def test_the_container_is_named(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(system, "DOCKER", tmp_path / "none")
     assert system.check_container().what.startswith("none")

@@ -28,7 +28,7 @@ DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 CPU_INFO = Path("/proc/cpuinfo")
 DOCKER = Path("/.dockerenv")
-OUTSIDE = "storage.googleapis.com"  # Keras's mirror of MNIST, see tools/data.py
+OUTSIDE = urllib.parse.urlsplit(data.MIRROR_URL).hostname or ""
 CONNECT_S = 3.0
 GB = 1e9
 PIN = re.compile(r"^([\w.-]+)==([^\s;#]+)(?:; python_version < \"3\.(\d+)\")?")
