@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import json
 import os
 import shutil
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -42,7 +45,11 @@ def run_doctor(faults: Path | None = None, **extra: str) -> tuple[int, dict[str,
         [*DOCTOR, "--json"], env=environment(**extra), cwd=ROOT, capture_output=True, text=True
     )
     assert "Traceback" not in ran.stderr, ran.stderr
-    return ran.returncode, {each["check"]: each for each in json.loads(ran.stdout)}
+    return ran.returncode, by_check(ran.stdout)
+
+
+def by_check(output: str) -> dict[str, dict]:
+    return {each["check"]: each for each in json.loads(output)}
 
 
 def package(folder: Path, name: str, code: str, version: str = "") -> Path:
@@ -60,13 +67,17 @@ def package(folder: Path, name: str, code: str, version: str = "") -> Path:
     return folder
 
 
+def use_environment(patch: pytest.MonkeyPatch) -> None:
+    for name in set(os.environ) - set(environment()):
+        patch.delenv(name)
+    for name, value in environment().items():
+        patch.setenv(name, value)
+
+
 @pytest.fixture(autouse=True)
 def plain_machine(monkeypatch, tmp_path):
     """No launcher, no container, no GPU, no proxy, whatever this machine has."""
-    for name in set(os.environ) - set(environment()):
-        monkeypatch.delenv(name)
-    for name, value in environment().items():
-        monkeypatch.setenv(name, value)
+    use_environment(monkeypatch)
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(machine, "GPUS", tmp_path / "no-gpus")
@@ -88,13 +99,34 @@ def gpu_driver(monkeypatch, tmp_path) -> Path:
     return folder
 
 
+class Visit(NamedTuple):
+    """Once for all tests: TensorFlow takes seconds to load."""
+
+    status: int
+    found: dict[str, dict]
+    answers: Answers  # of this machine's TensorFlow
+
+
 @pytest.fixture(scope="module")
-def real() -> Answers:
+def visit(mnist: Path) -> Visit:
+    """The doctor on this machine, as it is."""
+    heard, output = [], io.StringIO()
+
+    def ask(*given, **more) -> Answers:
+        heard.append(probe.ask(*given, **more))
+        return heard[-1]
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
+        use_environment(patch)
+        patch.setattr(doctor, "ask", ask)
+        status = doctor.run(as_json=True)
+    return Visit(status, by_check(output.getvalue()), heard[0])
+
+
+@pytest.fixture(scope="module")
+def real(visit: Visit) -> Answers:
     """What this machine's TensorFlow really answers; tests change copies of it."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment().items():
-            patch.setenv(name, value)
-        return probe.ask(doctor.STEPS)
+    return visit.answers
 
 
 @pytest.fixture
@@ -119,15 +151,10 @@ def a100(answers: Answers, count: int = 1) -> None:
 # --- this machine ---
 
 
-@pytest.fixture(scope="module")
-def healthy(mnist: Path) -> tuple[int, dict[str, dict]]:
-    return run_doctor()
-
-
-def test_nothing_fails_on_a_machine_where_the_tests_run(healthy) -> None:
-    status, found = healthy
+def test_nothing_fails_on_a_machine_where_the_tests_run(visit) -> None:
+    found = visit.found
     assert [each for each in found.values() if each["status"] == "fail"] == []
-    assert status == 0
+    assert visit.status == 0
     wanted = "container environment packages mnist folders network tensorflow gpu xla precision "
     wanted += "profiler plugin setuptools horovod"
     assert set(wanted.split()) <= set(found)
@@ -135,8 +162,8 @@ def test_nothing_fails_on_a_machine_where_the_tests_run(healthy) -> None:
     assert all(bool(each["fix"]) == (each["status"] != "ok") for each in found.values())
 
 
-def test_what_it_says_here_is_so(healthy) -> None:
-    _, found = healthy
+def test_what_it_says_here_is_so(visit) -> None:
+    found = visit.found
     assert machine.TENSORFLOW_VERSION in found["tensorflow"]["what"]
     assert str(shutil.disk_usage(ROOT).free // 10**10) in found["folders"]["what"]
     if not Path("/proc/driver/nvidia").exists():
@@ -145,8 +172,8 @@ def test_what_it_says_here_is_so(healthy) -> None:
         assert ("amx" in found) == ("amx_bf16" in Path("/proc/cpuinfo").read_text())
 
 
-def test_every_line_fits_100_columns(healthy) -> None:
-    for each in healthy[1].values():
+def test_every_line_fits_100_columns(visit) -> None:
+    for each in visit.found.values():
         for line in finding.as_text(Finding(**each)).splitlines():
             assert len(line) <= 100, line
 
@@ -191,8 +218,7 @@ def test_an_environment_whose_python_does_not_run(tmp_path) -> None:
         text=True,
         timeout=60,
     )
-    found = {each["check"]: each for each in json.loads(ran.stdout)}
-    assert ran.returncode == 1 and found["environment"]["status"] == "fail"
+    assert ran.returncode == 1 and by_check(ran.stdout)["environment"]["status"] == "fail"
 
 
 def test_a_python_that_does_not_fit(tmp_path, monkeypatch) -> None:
@@ -449,6 +475,23 @@ def test_amx_that_traps(monkeypatch) -> None:
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
     assert training.check_amx(trapped).status == "ok"
     assert training.check_amx(Answers(results={"amx": {}})).status == "ok"
+
+
+def test_amx_is_tried_in_its_turn(tmp_path, monkeypatch) -> None:
+    """TensorFlow is loaded ahead; the product waits, because another process measures."""
+    code = "import os, signal\nos.write(2, b'loaded')\n"
+    code += "def cast(*_): os.kill(os.getpid(), signal.SIGILL)\n"
+    code += "class random: normal = list\nbfloat16 = None"
+    monkeypatch.setenv("PYTHONPATH", str(package(tmp_path, "tensorflow", code)))
+    with probe.started(doctor.AMX, **doctor.ALLOWED) as (process, said):
+        while not os.fstat(said.fileno()).st_size:
+            assert process.poll() is None
+            time.sleep(0.02)
+        time.sleep(0.2)
+        assert process.poll() is None
+        answers = probe.ask(doctor.AMX, (process, said))
+    assert answers.errors == {"amx": "killed by SIGILL"} and not answers.results
+    assert training.check_amx(answers).status == "warn"
 
 
 def test_the_safe_instructions_are_those_of_the_stages() -> None:

@@ -410,7 +410,7 @@ def test_what_cannot_be_got_is_one_line_and_leaves_nothing(fresh, tmp_path, monk
 def test_what_it_says_to_type_works(fresh, tmp_path, monkeypatch):
     uv = python_install.fetch_uv(tmp_path)
     typed = "uv python install 3.12 --install-dir py"
-    assert typed in python_install.by_hand()
+    assert typed in python_install.BY_HAND
     subprocess.run([uv, *typed.split()[1:], "--no-bin"], cwd=tmp_path, check=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WORKSHOP_PYTHON", "py")

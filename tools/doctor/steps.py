@@ -6,6 +6,7 @@ answers with one line of JSON.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -20,11 +21,9 @@ CUPTI = ("libcupti.so", "libcupti.so.12", "libcupti.so.13", "libcupti.so.11.8")
 def can_load(*names: str) -> str | None:
     """The first of these libraries that the loader finds."""
     for name in names:
-        try:
+        with contextlib.suppress(OSError):
             ctypes.CDLL(name)
             return name
-        except OSError:
-            continue
     return None
 
 

@@ -22,6 +22,10 @@ ROOT = Path(__file__).resolve().parents[2]
 OLDEST, NEWEST = (3, 9), (3, 12)  # TensorFlow 2.17 has wheels for these
 WANTED = f"Python {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
 GET = f"{NEWEST[0]}.{NEWEST[1]}"
+BY_HAND = (
+    f"On a similar machine with a network, type: uv python install {GET} --install-dir py; "
+    "copy the folder py here and type: WORKSHOP_PYTHON=py ./workshop setup"
+)
 LATER = range(NEWEST[1] + 1, NEWEST[1] + 8)  # good enough for what needs no TensorFlow
 ASK = "import sys; print('%d %d %s' % (sys.version_info[0], sys.version_info[1], sys.executable))"
 
@@ -137,7 +141,7 @@ def get_python() -> str:
         install_python(folder)
         found = find_python(sorted(folder.glob("*/bin")))
     if not found:
-        raise Problem(f"uv installed no working Python {GET} into {folder}. {by_hand()}")
+        raise Problem(f"uv installed no working Python {GET} into {folder}. {BY_HAND}")
     return found
 
 
@@ -152,7 +156,7 @@ def install_python(folder: Path) -> None:
         shutil.rmtree(str(scratch), ignore_errors=True)
         shutil.rmtree(str(folder / ".temp"), ignore_errors=True)  # of an interrupted uv
     if status != 0:
-        raise Problem(f"uv could not get Python {GET} ({uv_reason(log)}; log: {log}). {by_hand()}")
+        raise Problem(f"uv could not get Python {GET} ({uv_reason(log)}; log: {log}). {BY_HAND}")
 
 
 def existing_uv() -> "str | None":
@@ -168,12 +172,13 @@ def fetch_uv(folder: Path) -> str:
     """uv from its wheel; this needs neither pip nor a venv."""
     machine = (platform.system(), platform.machine())
     if machine not in UV_WHEELS:
-        raise Problem(f"no uv for {' '.join(machine)}. Install {WANTED}, then: {name_it()}")
+        then = f"WORKSHOP_PYTHON=/path/to/python{GET} ./workshop setup"
+        raise Problem(f"no uv for {' '.join(machine)}. Install {WANTED}, then: {then}")
     tag, digest = UV_WHEELS[machine]
     try:
         wheel = fetch("uv", f"uv-{UV_VERSION}-py3-none-{tag}.whl", digest, folder)
     except Problem as problem:
-        raise Problem(f"{problem}. {by_hand()}") from None
+        raise Problem(f"{problem}. {BY_HAND}") from None
     uv = folder / "uv"
     with zipfile.ZipFile(str(wheel)) as archive:
         uv.write_bytes(archive.read(f"uv-{UV_VERSION}.data/scripts/uv"))
@@ -204,14 +209,3 @@ def uv_reason(log: Path) -> str:
     text = log.read_text(errors="replace")
     lines = re.findall(r"^\s*(?:error|cause|Caused by): (.*)$", text, re.M)
     return ": ".join(dict.fromkeys([lines[0], lines[-1]])) if lines else "it does not say why"
-
-
-def by_hand() -> str:
-    return (
-        "On a similar machine with a network, type: uv python install "
-        f"{GET} --install-dir py; copy the folder py here and type: {name_it('py')}"
-    )
-
-
-def name_it(python: str = f"/path/to/python{GET}") -> str:
-    return f"WORKSHOP_PYTHON={python} ./workshop setup"

@@ -71,10 +71,8 @@ def write_stamp(folder: Path, stamp: dict) -> None:
 
 
 def digests(layers: list[str]) -> dict[str, str]:
-    return {
-        layer: hashlib.sha256((ROOT / REQUIREMENTS[layer]).read_bytes()).hexdigest()
-        for layer in layers
-    }
+    files = {layer: ROOT / REQUIREMENTS[layer] for layer in layers}
+    return {layer: hashlib.sha256(file.read_bytes()).hexdigest() for layer, file in files.items()}
 
 
 def python_fits(folder: Path, stamp: dict) -> bool:
