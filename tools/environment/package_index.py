@@ -187,38 +187,34 @@ def find_link(place: str, filename: str, options: "dict[str, str]") -> "str | No
     return urllib.parse.urlunsplit(link)
 
 
-def download(url: str, target: Path, digest: str, options: "dict[str, str]", title: str) -> None:
-    """Only a complete, verified file gets the name `target`."""
-    part, line = target.with_name(target.name + ".part"), ProgressLine(title)
-    sha, size = hashlib.sha256(), 0
+def download(url: str, digest: str, options: "dict[str, str]", title: str) -> bytes:
+    """The whole file, verified: nothing else is ever written."""
+    line, body = ProgressLine(title), bytearray()
     try:
-        with open_url(url, options) as answer, part.open("wb") as output:
+        with open_url(url, options) as answer:
             expected = int(answer.headers.get("Content-Length") or 0)
             for chunk in iter(lambda: answer.read(CHUNK), b""):
-                output.write(chunk)
-                sha.update(chunk)
-                size += len(chunk)
-                line.show(f"{size / 1e6:.1f} of {expected / 1e6:.1f} MB")
-        if expected and size < expected:
-            raise ValueError(f"the download ended after {size} of {expected} bytes")
-        if sha.hexdigest() != digest:
-            raise ValueError("the download has the wrong SHA-256")
-        part.replace(target)
+                body += chunk
+                line.show(f"{len(body) / 1e6:.1f} of {expected / 1e6:.1f} MB")
     finally:
         line.clear()
-        if part.exists():
-            part.unlink()
+    if len(body) < expected:
+        raise ValueError(f"the download ended after {len(body)} of {expected} bytes")
+    if hashlib.sha256(body).hexdigest() != digest:
+        raise ValueError("the download has the wrong SHA-256")
+    return bytes(body)
 
 
 def fetch(project: str, filename: str, digest: str, folder: Path) -> Path:
-    """The verified file in `folder`, from the first place that has it."""
+    """The verified file in `folder`, a temporary one, from the first place that has it."""
     options, reasons = settings(), []
     for place in places(options, project):
         where = urllib.parse.urlsplit(place).hostname or place  # the URL may hold a password
         try:
             link = find_link(place, filename, options)
             if link:
-                download(link, folder / filename, digest, options, f"Fetching {project}")
+                body = download(link, digest, options, f"Fetching {project}")
+                (folder / filename).write_bytes(body)
                 return folder / filename
             reasons.append(f"{where} does not have it")
         except (OSError, ValueError, HTTPException) as error:
