@@ -192,7 +192,7 @@ def check_plugin(answers: Answers) -> Finding:
         fix = fix_versions(*PROFILER)
         if version == pins()["tensorboard-plugin-profile"] and fix == remake():
             again = install("tensorboard-plugin-profile")
-            fix = again.replace("install", "install --force-reinstall")
+            fix = again.replace(" install ", " install --force-reinstall ")
         return fail(check, what, fix)
     tensorflow = answers.results["tensorflow"]["version"]
     if (version or "").split(".")[:2] != tensorflow.split(".")[:2]:
