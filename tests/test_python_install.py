@@ -505,15 +505,12 @@ def test_a_debian_without_pip_still_knows_the_index(tmp_path, monkeypatch) -> No
             wheel.writestr(f"{name}/__init__.py", "")
         text = "class PyPI: simple_url = 'https://index.example/simple'"
         wheel.writestr("pip/_internal/models/index.py", text)
-    for name, text in (
-        ("apt-get", 'test "$2 $3" = "download python3-pip-whl" && touch python3-pip-whl_1_all.deb'),
-        ("dpkg-deb", f'mkdir -p "$3/usr" && cp {tmp_path}/pip-1-py3-none-any.whl "$3/usr"'),
-    ):
-        (tmp_path / "bin").mkdir(exist_ok=True)
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
+    gets = 'test "$2 $3" = "download python3-pip-whl" && touch python3-pip-whl_1_all.deb\n'
+    apt = script(tmp_path / "bin" / "apt-get", gets)
+    unpacks = f'mkdir -p "$3/usr" && cp {tmp_path}/pip-1-py3-none-any.whl "$3/usr"\n'
+    script(tmp_path / "bin" / "dpkg-deb", unpacks)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     assert package_index.default_index() == "https://index.example/simple"
-    (tmp_path / "bin" / "apt-get").write_text("#!/bin/sh\nexit 100\n")
+    script(apt, "exit 100\n")
     with pytest.raises(Problem, match="no pip here to say where packages come from"):
         package_index.default_index()
