@@ -13,12 +13,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from tests.conftest import SCRIPTS, stage_environment
+from tests.test_environment import script
 from tools import data, machine
 from tools.doctor import command as doctor
 from tools.doctor import finding, probe, system, training
@@ -148,6 +150,14 @@ def a100(answers: Answers, count: int = 1) -> None:
     answers.results["gpus"] = [gpu] * count
 
 
+def pretend(patch: pytest.MonkeyPatch, module: ModuleType, versions: dict) -> None:
+    """These versions are installed, or None, and the others as they are."""
+    real = system.installed
+    patch.setattr(
+        module, "installed", lambda name: versions[name] if name in versions else real(name)
+    )
+
+
 # --- this machine ---
 
 
@@ -207,10 +217,7 @@ def test_without_an_environment_it_still_runs_and_installs_nothing(tmp_path, mni
 
 
 def test_an_environment_whose_python_does_not_run(tmp_path) -> None:
-    broken = tmp_path / "bin" / "python"
-    broken.parent.mkdir()
-    broken.write_text("#!/bin/sh\nexit 127\n")
-    broken.chmod(0o755)
+    script(tmp_path / "bin" / "python", "exit 127\n")
     ran = subprocess.run(
         [sys.executable, str(ROOT / "workshop"), "doctor", "--json"],
         env=environment(WORKSHOP_VENV=str(tmp_path)),
@@ -230,9 +237,7 @@ def test_a_python_that_does_not_fit(tmp_path, monkeypatch) -> None:
     none = system.check_python()
     assert none.status == "warn" and "this is 3.14" in none.what and "3.9 to 3.12" in none.what
     assert none.fix.startswith("./workshop setup")
-    other = tmp_path / "python3.11"
-    other.write_text('#!/bin/sh\necho "3 11 $0"\n')
-    other.chmod(0o755)
+    other = script(tmp_path / "python3.11", 'echo "3 11 $0"\n')
     assert system.check_python() == finding.ok(
         "python", f"this is 3.14; TensorFlow will use {other}"
     )
@@ -253,8 +258,7 @@ def test_a_python_that_does_not_fit(tmp_path, monkeypatch) -> None:
 )
 def test_a_compiler_that_does_not_fit(tmp_path, monkeypatch, told, status, what) -> None:
     for name in ("g++", "make") if told else ():
-        (tmp_path / name).write_text(f"#!/bin/sh\necho '{told}'\n")
-        (tmp_path / name).chmod(0o755)
+        script(tmp_path / name, f"echo '{told}'\n")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     found = system.check_compiler()
@@ -295,8 +299,7 @@ def test_a_package_that_is_not_the_pinned_one(tmp_path, monkeypatch) -> None:
 
 
 def test_a_package_that_is_missing(monkeypatch) -> None:
-    real = system.installed
-    monkeypatch.setattr(system, "installed", lambda name: None if name == "gast" else real(name))
+    pretend(monkeypatch, system, {"gast": None})
     found = system.check_packages()
     assert (found.status, found.what) == ("fail", "gast is missing")
     assert f"pip install --no-deps gast=={system.pins()['gast']}" in found.fix
@@ -316,8 +319,7 @@ def test_packages_of_the_home_folder_come_before_a_containers(tmp_path, monkeypa
 def test_a_container_may_differ_in_the_last_digit(monkeypatch) -> None:
     monkeypatch.setenv("WORKSHOP_PYTHON_ENV", "system")
     ngc = {"tensorflow": "2.17.0+nv25.2", "protobuf": "4.25.3", "rich": "13.9.4"}
-    real = system.installed
-    monkeypatch.setattr(system, "installed", lambda name: ngc.get(name) or real(name))
+    pretend(monkeypatch, system, ngc)
     assert system.check_packages().status == "ok"
     ngc["tensorflow"] = "2.18.0"
     assert system.check_packages().status == "warn"
@@ -513,9 +515,8 @@ def test_a_broken_plugin(answers, monkeypatch) -> None:
     found = training.check_plugin(answers)
     assert found.status == "fail" and "_pywrap_profiler_plugin" in found.what
     assert "--force-reinstall" in found.fix and "tensorboard-plugin-profile==" in found.fix
-    real = system.installed
     newer = {"tensorboard-plugin-profile": "2.19.5", "protobuf": "7.0.0"}
-    monkeypatch.setattr(training, "installed", lambda name: newer.get(name) or real(name))
+    pretend(monkeypatch, training, newer)
     found = training.check_plugin(answers)
     for name in newer:
         assert f"{name}=={system.pins()[name]}" in found.fix
@@ -523,9 +524,7 @@ def test_a_broken_plugin(answers, monkeypatch) -> None:
 
 
 def test_a_plugin_of_another_tensorflow(answers, monkeypatch) -> None:
-    real = system.installed
-    newer = {"tensorboard-plugin-profile": "2.19.5"}
-    monkeypatch.setattr(training, "installed", lambda name: newer.get(name) or real(name))
+    pretend(monkeypatch, training, {"tensorboard-plugin-profile": "2.19.5"})
     found = training.check_plugin(answers)
     assert found.status == "warn" and "2.19.5 is not the one" in found.what
     assert "tensorboard-plugin-profile==" in found.fix
