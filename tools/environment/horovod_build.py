@@ -1,7 +1,7 @@
 """Puts Horovod into the environment.
 
 PyPI has no wheel of it, so it is compiled here: once, into a cache keyed by everything the result
-depends on. Standard library only, like start.py, which calls it.
+depends on.
 """
 
 from __future__ import annotations
@@ -62,11 +62,10 @@ def build_settings(tensorflow: str) -> dict[str, str]:
 
 def wheel_key(python: str, tensorflow: str, settings: dict[str, str]) -> str:
     """A folder name that differs wherever the compiled library would."""
-    exchange = ["gloo"]
-    exchange += ["mpi"] if "HOROVOD_WITH_MPI" in settings else []
-    exchange += [settings["HOROVOD_GPU_OPERATIONS"]] if "HOROVOD_GPU_OPERATIONS" in settings else []
-    parts = [HOROVOD_VERSION, tensorflow, f"py{python}", sysconfig.get_platform(), *exchange]
-    return re.sub(r"[^\w.]+", "-", "horovod-" + "-".join(parts)).lower()
+    parts = ["horovod", HOROVOD_VERSION, tensorflow, f"py{python}", sysconfig.get_platform()]
+    parts += ["gloo", "mpi"] if "HOROVOD_WITH_MPI" in settings else ["gloo"]
+    parts += [value for name, value in settings.items() if name == "HOROVOD_GPU_OPERATIONS"]
+    return re.sub(r"[^\w.]+", "-", "-".join(parts)).lower()
 
 
 def compiler() -> str:

@@ -1,7 +1,6 @@
 """Fetches one pinned file from the package index, as pip would, on a machine without pip.
 
 The settings are pip's own: its files and variables say which index, proxy and certificates.
-Standard library only, and Python 3.6 can read it: this runs before anything is installed.
 """
 
 import base64

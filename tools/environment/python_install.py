@@ -1,7 +1,4 @@
-"""Finds a Python that TensorFlow has wheels for; if there is none, gets one with uv.
-
-Standard library only, and Python 3.6 can read it: this runs before anything is installed.
-"""
+"""Finds a Python that TensorFlow has wheels for; if there is none, gets one with uv."""
 
 import os
 import platform

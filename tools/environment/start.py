@@ -1,7 +1,6 @@
 """Makes sure that there is a Python environment, then hands over to `python -m tools`.
 
 Outside a container that is a venv; inside an Apptainer container it is the container's own Python.
-Standard library only: this runs before anything is installed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The venv (.venv, or $WORKSHOP_VENV) from the pinned requirements.
 
-A stamp in it says what it holds, so that the next start costs nothing. Standard library only: this
-runs before anything is installed.
+A stamp in it says what it holds, so that the next start costs nothing.
 """
 
 from __future__ import annotations
