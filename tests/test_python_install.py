@@ -378,13 +378,13 @@ def test_what_needs_no_environment_gets_nothing(fresh):
 @pytest.mark.parametrize("fault", ["no index", "no mirror", "digest", "half", "uv"])
 def test_what_cannot_be_got_is_one_line_and_leaves_nothing(fresh, tmp_path, monkeypatch, fault):
     archive = tmp_path / "mirror" / "1" / "python.tar.gz"
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     if fault == "no index":
         monkeypatch.setenv("PIP_FIND_LINKS", "")
         monkeypatch.delenv("PIP_NO_INDEX")
         told = "127.0.0.1: Connection refused"
     elif fault == "no mirror":
         monkeypatch.setenv("UV_PYTHON_INSTALL_MIRROR", "http://127.0.0.1:9")
-        monkeypatch.setenv("UV_HTTP_RETRIES", "0")
         told = "Connection refused"
     elif fault == "digest":
         archive.write_bytes(archive.read_bytes() + b"\0")
