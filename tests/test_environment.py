@@ -149,7 +149,7 @@ class FakePip:
 
     def make_venv(self, folder: Path) -> None:
         self.venvs += 1
-        script(folder / "bin" / "python", f"echo {venv.PYTHON}\n")
+        script(folder / "bin" / "python", f"echo {venv.PYTHON.replace('.', ' ')} $0\n")
         venv.write_stamp(folder, {"complete": False})
 
 
@@ -216,7 +216,7 @@ def test_a_half_made_or_unfitting_environment_is_remade(pip, damage):
 
 def test_a_working_venv_of_another_python_is_kept_unless_asked(pip, monkeypatch):
     folder = venv.ensure_venv(["run"])
-    script(folder / "bin" / "python", "echo 3.10\n")
+    script(folder / "bin" / "python", "echo 3 10 $0\n")
     venv.write_stamp(folder, {**venv.read_stamp(folder), "python": "3.10"})
     monkeypatch.setattr(venv, "PYTHON", "3.12")
     venv.ensure_venv(["run"])

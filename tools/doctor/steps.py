@@ -144,9 +144,8 @@ def plugin() -> dict:
     from tensorboard_plugin_profile.convert import raw_to_tool_data
 
     with tempfile.TemporaryDirectory() as folder:
-        overview, _ = raw_to_tool_data.xspace_to_tool_data(
-            [str(record(folder))], "overview_page^", {}
-        )
+        profiles = [str(record(folder))]
+        overview, _ = raw_to_tool_data.xspace_to_tool_data(profiles, "overview_page^", {})
     return {"bytes": len(overview)}
 
 

@@ -60,10 +60,11 @@ def fits(version: "tuple[int, ...]") -> bool:
     return OLDEST <= tuple(version[:2]) <= NEWEST
 
 
-def ask(python: "str | Path") -> "tuple[tuple[int, int], str] | None":
+def ask(python: "str | Path", *options: str) -> "tuple[tuple[int, int], str] | None":
     """(version, path) of an interpreter, or None if it does not run (a broken shim, say)."""
+    command = [str(python), *options, "-c", ASK]
     try:
-        answer = subprocess.check_output([str(python), "-c", ASK], stderr=subprocess.DEVNULL)
+        answer = subprocess.check_output(command, stderr=subprocess.DEVNULL)
         major, minor, path = answer.decode().strip().split(" ", 2)
         return (int(major), int(minor)), path
     except (OSError, ValueError, subprocess.CalledProcessError):

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -46,11 +45,8 @@ def changing(folder: Path) -> AbstractContextManager[None]:
 
 def version_of(python: str) -> str:
     """As in "3.11"; empty where it does not run."""
-    ask = [python, "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
-    try:
-        return subprocess.run(ask, capture_output=True, text=True).stdout.strip()
-    except OSError:
-        return ""
+    found = python_install.ask(python, "-I")  # as it is, whatever PYTHONHOME says
+    return python_install.dotted(found[0]) if found else ""
 
 
 def log_of(folder: Path) -> Path:
