@@ -73,7 +73,9 @@ def mnist(fetched, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def synthetic(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("synthetic") / "mnist.npz"
-    assert data.ensure(path, synthetic=True, say=lambda line: None) == "synthetic"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "COMPRESSION", zipfile.ZIP_STORED)
+        assert data.ensure(path, synthetic=True, say=lambda line: None) == "synthetic"
     return path
 
 
