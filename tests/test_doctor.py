@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import json
 import os
 import shutil
@@ -11,14 +13,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from tests.conftest import SCRIPTS, stage_environment
+from tests.test_environment import script
 from tools import data, machine
 from tools.doctor import command as doctor
-from tools.doctor import finding, probe, python, system, training
+from tools.doctor import finding, probe, system, training
 from tools.doctor.finding import Finding
 from tools.doctor.probe import Answers
 from tools.stages import ROOT
@@ -42,7 +47,11 @@ def run_doctor(faults: Path | None = None, **extra: str) -> tuple[int, dict[str,
         [*DOCTOR, "--json"], env=environment(**extra), cwd=ROOT, capture_output=True, text=True
     )
     assert "Traceback" not in ran.stderr, ran.stderr
-    return ran.returncode, {each["check"]: each for each in json.loads(ran.stdout)}
+    return ran.returncode, by_check(ran.stdout)
+
+
+def by_check(output: str) -> dict[str, dict]:
+    return {each["check"]: each for each in json.loads(output)}
 
 
 def package(folder: Path, name: str, code: str, version: str = "") -> Path:
@@ -60,13 +69,17 @@ def package(folder: Path, name: str, code: str, version: str = "") -> Path:
     return folder
 
 
+def use_environment(patch: pytest.MonkeyPatch) -> None:
+    for name in set(os.environ) - set(environment()):
+        patch.delenv(name)
+    for name, value in environment().items():
+        patch.setenv(name, value)
+
+
 @pytest.fixture(autouse=True)
 def plain_machine(monkeypatch, tmp_path):
     """No launcher, no container, no GPU, no proxy, whatever this machine has."""
-    for name in set(os.environ) - set(environment()):
-        monkeypatch.delenv(name)
-    for name, value in environment().items():
-        monkeypatch.setenv(name, value)
+    use_environment(monkeypatch)
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(machine, "GPUS", tmp_path / "no-gpus")
@@ -88,13 +101,34 @@ def gpu_driver(monkeypatch, tmp_path) -> Path:
     return folder
 
 
+class Visit(NamedTuple):
+    """Once for all tests: TensorFlow takes seconds to load."""
+
+    status: int
+    found: dict[str, dict]
+    answers: Answers  # of this machine's TensorFlow
+
+
 @pytest.fixture(scope="module")
-def real() -> Answers:
+def visit(mnist: Path) -> Visit:
+    """The doctor on this machine, as it is."""
+    heard, output = [], io.StringIO()
+
+    def ask(*given, **more) -> Answers:
+        heard.append(probe.ask(*given, **more))
+        return heard[-1]
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
+        use_environment(patch)
+        patch.setattr(doctor, "ask", ask)
+        status = doctor.run(as_json=True)
+    return Visit(status, by_check(output.getvalue()), heard[0])
+
+
+@pytest.fixture(scope="module")
+def real(visit: Visit) -> Answers:
     """What this machine's TensorFlow really answers; tests change copies of it."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment().items():
-            patch.setenv(name, value)
-        return probe.ask(doctor.STEPS)
+    return visit.answers
 
 
 @pytest.fixture
@@ -116,18 +150,21 @@ def a100(answers: Answers, count: int = 1) -> None:
     answers.results["gpus"] = [gpu] * count
 
 
+def pretend(patch: pytest.MonkeyPatch, module: ModuleType, versions: dict) -> None:
+    """These versions are installed, or None, and the others as they are."""
+    real = system.installed
+    patch.setattr(
+        module, "installed", lambda name: versions[name] if name in versions else real(name)
+    )
+
+
 # --- this machine ---
 
 
-@pytest.fixture(scope="module")
-def healthy(mnist: Path) -> tuple[int, dict[str, dict]]:
-    return run_doctor()
-
-
-def test_nothing_fails_on_a_machine_where_the_tests_run(healthy) -> None:
-    status, found = healthy
+def test_nothing_fails_on_a_machine_where_the_tests_run(visit) -> None:
+    found = visit.found
     assert [each for each in found.values() if each["status"] == "fail"] == []
-    assert status == 0
+    assert visit.status == 0
     wanted = "container environment packages mnist folders network tensorflow gpu xla precision "
     wanted += "profiler plugin setuptools horovod"
     assert set(wanted.split()) <= set(found)
@@ -135,8 +172,8 @@ def test_nothing_fails_on_a_machine_where_the_tests_run(healthy) -> None:
     assert all(bool(each["fix"]) == (each["status"] != "ok") for each in found.values())
 
 
-def test_what_it_says_here_is_so(healthy) -> None:
-    _, found = healthy
+def test_what_it_says_here_is_so(visit) -> None:
+    found = visit.found
     assert machine.TENSORFLOW_VERSION in found["tensorflow"]["what"]
     assert str(shutil.disk_usage(ROOT).free // 10**10) in found["folders"]["what"]
     if not Path("/proc/driver/nvidia").exists():
@@ -145,8 +182,8 @@ def test_what_it_says_here_is_so(healthy) -> None:
         assert ("amx" in found) == ("amx_bf16" in Path("/proc/cpuinfo").read_text())
 
 
-def test_every_line_fits_100_columns(healthy) -> None:
-    for each in healthy[1].values():
+def test_every_line_fits_100_columns(visit) -> None:
+    for each in visit.found.values():
         for line in finding.as_text(Finding(**each)).splitlines():
             assert len(line) <= 100, line
 
@@ -180,10 +217,7 @@ def test_without_an_environment_it_still_runs_and_installs_nothing(tmp_path, mni
 
 
 def test_an_environment_whose_python_does_not_run(tmp_path) -> None:
-    broken = tmp_path / "bin" / "python"
-    broken.parent.mkdir()
-    broken.write_text("#!/bin/sh\nexit 127\n")
-    broken.chmod(0o755)
+    script(tmp_path / "bin" / "python", "exit 127\n")
     ran = subprocess.run(
         [sys.executable, str(ROOT / "workshop"), "doctor", "--json"],
         env=environment(WORKSHOP_VENV=str(tmp_path)),
@@ -191,27 +225,24 @@ def test_an_environment_whose_python_does_not_run(tmp_path) -> None:
         text=True,
         timeout=60,
     )
-    found = {each["check"]: each for each in json.loads(ran.stdout)}
-    assert ran.returncode == 1 and found["environment"]["status"] == "fail"
+    assert ran.returncode == 1 and by_check(ran.stdout)["environment"]["status"] == "fail"
 
 
 def test_a_python_that_does_not_fit(tmp_path, monkeypatch) -> None:
-    assert python.check_python().status == "ok"
+    assert system.check_python().status == "ok"
     monkeypatch.setattr(sys, "version_info", (3, 14, 0))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("WORKSHOP_CACHE", str(tmp_path))
-    none = python.check_python()
+    none = system.check_python()
     assert none.status == "warn" and "this is 3.14" in none.what and "3.9 to 3.12" in none.what
     assert none.fix.startswith("./workshop setup")
-    other = tmp_path / "python3.11"
-    other.write_text('#!/bin/sh\necho "3 11 $0"\n')
-    other.chmod(0o755)
-    assert python.check_python() == finding.ok(
+    other = script(tmp_path / "python3.11", 'echo "3 11 $0"\n')
+    assert system.check_python() == finding.ok(
         "python", f"this is 3.14; TensorFlow will use {other}"
     )
     monkeypatch.setenv("WORKSHOP_PYTHON", "/nowhere/python3.12")
-    wrong = python.check_python()
+    wrong = system.check_python()
     assert wrong.status == "fail" and wrong.fix == "unset WORKSHOP_PYTHON"
 
 
@@ -227,8 +258,7 @@ def test_a_python_that_does_not_fit(tmp_path, monkeypatch) -> None:
 )
 def test_a_compiler_that_does_not_fit(tmp_path, monkeypatch, told, status, what) -> None:
     for name in ("g++", "make") if told else ():
-        (tmp_path / name).write_text(f"#!/bin/sh\necho '{told}'\n")
-        (tmp_path / name).chmod(0o755)
+        script(tmp_path / name, f"echo '{told}'\n")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     found = system.check_compiler()
@@ -241,19 +271,19 @@ def test_an_unfinished_or_outdated_environment(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("WORKSHOP_VENV", str(tmp_path))
     stamp = tmp_path / "workshop.json"
     stamp.write_text('{"complete": false}')
-    assert python.check_environment().status == "fail"
+    assert system.check_environment().status == "fail"
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
     wanted = machine.choose_tensorflow(None)
-    kept = {"complete": True, "tensorflow": wanted, "python": python.venv.PYTHON}
+    kept = {"complete": True, "tensorflow": wanted, "python": system.venv.PYTHON}
     stamp.write_text(json.dumps({**kept, "layers": {"run": "an older one"}}))
-    outdated = python.check_environment()
+    outdated = system.check_environment()
     assert outdated.status == "warn" and "another requirements.txt" in outdated.what
     assert outdated.fix == "./workshop setup"
 
 
 def test_the_pins_are_those_of_requirements_txt() -> None:
-    pins = python.pins()
+    pins = system.pins()
     assert pins["numpy"] == np.__version__
     assert "line-profiler" in pins
     assert ("importlib-metadata" in pins) == (sys.version_info < (3, 10))
@@ -263,26 +293,25 @@ def test_the_pins_are_those_of_requirements_txt() -> None:
 
 def test_a_package_that_is_not_the_pinned_one(tmp_path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(package(tmp_path, "rich", "", version="1.0"))
-    found = python.check_packages()
-    assert (found.status, found.what) == ("warn", f"rich is 1.0, not {python.pins()['rich']}")
-    assert found.fix.endswith(f"-m pip install --no-deps rich=={python.pins()['rich']}")
+    found = system.check_packages()
+    assert (found.status, found.what) == ("warn", f"rich is 1.0, not {system.pins()['rich']}")
+    assert found.fix.endswith(f"-m pip install --no-deps rich=={system.pins()['rich']}")
 
 
 def test_a_package_that_is_missing(monkeypatch) -> None:
-    real = python.installed
-    monkeypatch.setattr(python, "installed", lambda name: None if name == "gast" else real(name))
-    found = python.check_packages()
+    pretend(monkeypatch, system, {"gast": None})
+    found = system.check_packages()
     assert (found.status, found.what) == ("fail", "gast is missing")
-    assert f"pip install --no-deps gast=={python.pins()['gast']}" in found.fix
+    assert f"pip install --no-deps gast=={system.pins()['gast']}" in found.fix
 
 
 def test_packages_of_the_home_folder_come_before_a_containers(tmp_path, monkeypatch) -> None:
     home = package(tmp_path, "protobuf", "", version="7.0.0")
     monkeypatch.syspath_prepend(home)
-    monkeypatch.setattr(python.site, "getusersitepackages", lambda: str(home))
-    monkeypatch.setattr(python.site, "ENABLE_USER_SITE", True)
+    monkeypatch.setattr(system.site, "getusersitepackages", lambda: str(home))
+    monkeypatch.setattr(system.site, "ENABLE_USER_SITE", True)
     monkeypatch.setenv("WORKSHOP_PYTHON_ENV", "system")
-    found = python.check_packages()
+    found = system.check_packages()
     assert "protobuf is 7.0.0" in found.what and found.status == "warn"
     assert found.fix.startswith("export PYTHONNOUSERSITE=1")
 
@@ -290,11 +319,10 @@ def test_packages_of_the_home_folder_come_before_a_containers(tmp_path, monkeypa
 def test_a_container_may_differ_in_the_last_digit(monkeypatch) -> None:
     monkeypatch.setenv("WORKSHOP_PYTHON_ENV", "system")
     ngc = {"tensorflow": "2.17.0+nv25.2", "protobuf": "4.25.3", "rich": "13.9.4"}
-    real = python.installed
-    monkeypatch.setattr(python, "installed", lambda name: ngc.get(name) or real(name))
-    assert python.check_packages().status == "ok"
+    pretend(monkeypatch, system, ngc)
+    assert system.check_packages().status == "ok"
     ngc["tensorflow"] = "2.18.0"
-    assert python.check_packages().status == "warn"
+    assert system.check_packages().status == "warn"
 
 
 # --- TensorFlow itself ---
@@ -325,7 +353,7 @@ def test_a_protobuf_that_tensorflow_cannot_load(tmp_path, mnist) -> None:
     faults = package(tmp_path, "google.protobuf", code, version="7.0.0")
     status, found = run_doctor(faults)
     assert status == 1
-    pin = f"pip install --no-deps protobuf=={python.pins()['protobuf']}"
+    pin = f"pip install --no-deps protobuf=={system.pins()['protobuf']}"
     assert "protobuf is 7.0.0" in found["packages"]["what"] and pin in found["packages"]["fix"]
     assert found["tensorflow"]["status"] == "fail" and pin in found["tensorflow"]["fix"]
 
@@ -451,6 +479,23 @@ def test_amx_that_traps(monkeypatch) -> None:
     assert training.check_amx(Answers(results={"amx": {}})).status == "ok"
 
 
+def test_amx_is_tried_in_its_turn(tmp_path, monkeypatch) -> None:
+    """TensorFlow is loaded ahead; the product waits, because another process measures."""
+    code = "import os, signal\nos.write(2, b'loaded')\n"
+    code += "def cast(*_): os.kill(os.getpid(), signal.SIGILL)\n"
+    code += "class random: normal = list\nbfloat16 = None"
+    monkeypatch.setenv("PYTHONPATH", str(package(tmp_path, "tensorflow", code)))
+    with probe.started(doctor.AMX, **doctor.ALLOWED) as (process, said):
+        while not os.fstat(said.fileno()).st_size:
+            assert process.poll() is None
+            time.sleep(0.02)
+        time.sleep(0.2)
+        assert process.poll() is None
+        answers = probe.ask(doctor.AMX, (process, said))
+    assert answers.errors == {"amx": "killed by SIGILL"} and not answers.results
+    assert training.check_amx(answers).status == "warn"
+
+
 def test_the_safe_instructions_are_those_of_the_stages() -> None:
     for number in ("05", "06"):
         text = next(ROOT.glob(f"{number}_*/train_MNIST.py")).read_text()
@@ -470,19 +515,16 @@ def test_a_broken_plugin(answers, monkeypatch) -> None:
     found = training.check_plugin(answers)
     assert found.status == "fail" and "_pywrap_profiler_plugin" in found.what
     assert "--force-reinstall" in found.fix and "tensorboard-plugin-profile==" in found.fix
-    real = python.installed
     newer = {"tensorboard-plugin-profile": "2.19.5", "protobuf": "7.0.0"}
-    monkeypatch.setattr(training, "installed", lambda name: newer.get(name) or real(name))
+    pretend(monkeypatch, training, newer)
     found = training.check_plugin(answers)
     for name in newer:
-        assert f"{name}=={python.pins()[name]}" in found.fix
+        assert f"{name}=={system.pins()[name]}" in found.fix
     assert "tensorboard==" not in found.fix
 
 
 def test_a_plugin_of_another_tensorflow(answers, monkeypatch) -> None:
-    real = python.installed
-    newer = {"tensorboard-plugin-profile": "2.19.5"}
-    monkeypatch.setattr(training, "installed", lambda name: newer.get(name) or real(name))
+    pretend(monkeypatch, training, {"tensorboard-plugin-profile": "2.19.5"})
     found = training.check_plugin(answers)
     assert found.status == "warn" and "2.19.5 is not the one" in found.what
     assert "tensorboard-plugin-profile==" in found.fix
@@ -495,7 +537,7 @@ def test_setuptools_without_pkg_resources(tmp_path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(folder)
     found = training.check_pkg_resources(probe.ask(["pkg_resources"]))
     assert found.status == "fail" and "82.0.0" in found.what
-    assert found.fix.endswith(f"setuptools=={python.pins()['setuptools']}")
+    assert found.fix.endswith(f"setuptools=={system.pins()['setuptools']}")
 
 
 def by_name(found: list[Finding]) -> dict[str, Finding]:
@@ -535,7 +577,7 @@ def test_a_profile_without_gpu_events(gpu_driver, cuda_answers) -> None:
 
 @pytest.fixture
 def with_horovod(answers: Answers) -> Answers:
-    if python.installed("horovod") is None:
+    if system.installed("horovod") is None:
         pytest.skip("Horovod is not installed: ./workshop setup --horovod")
     return answers
 
@@ -669,10 +711,6 @@ def test_no_route_matters_only_while_something_is_missing(monkeypatch) -> None:
     found = system.check_network(needed=True)
     assert found.status == "warn" and "export https_proxy=http://" in found.fix
     assert "./workshop data" in found.fix
-
-
-def test_outside_is_where_the_data_comes_from() -> None:
-    assert f"//{system.OUTSIDE}/" in data.MIRROR_URL
 
 
 def test_the_container_is_named(monkeypatch, tmp_path) -> None:

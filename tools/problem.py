@@ -11,3 +11,12 @@ def told(error):
     if not reason:
         return str(error) or type(error).__name__
     return f"{error.filename}: {reason}" if error.filename else reason
+
+
+def reason_of(error):
+    """An exception as a short text without line breaks, for the middle of a sentence."""
+    inner = getattr(error, "reason", None)  # of a URLError
+    if isinstance(inner, Exception):
+        error = inner
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(text).split())[:200]

@@ -6,43 +6,54 @@ TensorFlow runs in another process, where it may crash or hang.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from tools.doctor import python, system, training
-from tools.doctor.finding import Finding, as_text, terminal_width, wants_colour
-from tools.doctor.probe import ask
+from tools.doctor import system, training
+from tools.doctor.finding import WIDTH, Finding, as_text
+from tools.doctor.probe import Probe, ask, started
+from tools.machine import has_nvidia_gpu
 from tools.progress import ProgressLine
 
 STEPS = ["libraries", "pkg_resources", "tensorflow", "gpus", "xla", "precision"]
 STEPS += ["profiler", "plugin", "horovod"]
+AMX, ALLOWED = ["amx", "precision"], {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}
 RANKS = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 def examine(show: Callable[[str], None] = lambda step: None) -> Iterator[Finding]:
-    """Every check, the quick ones first."""
+    """Every check, the quick ones first: meanwhile another process imports TensorFlow."""
     yield system.check_container()
-    there = python.is_there()
-    first = [python.check_environment()]
-    first += [python.check_packages()] if there else []
-    first += [] if there and not os.environ.get("WORKSHOP_PYTHON") else [python.check_python()]
-    first += [system.check_mnist()]
-    yield from first
-    yield system.check_folders()
-    if python.installed("horovod") is None:
-        yield system.check_compiler()
-    yield system.check_network(needed=any(finding.status == "fail" for finding in first))
-    if there:
-        yield from examine_tensorflow(show)
+    there = system.is_there()
+    with contextlib.ExitStack() as processes:
+        begun = processes.enter_context(started(STEPS)) if there else None
+        amx = None
+        if there and "amx_bf16" in system.cpu_flags() and not has_nvidia_gpu():
+            amx = processes.enter_context(started(AMX, **ALLOWED))
+        first = [system.check_environment()]
+        first += [system.check_packages()] if there else []
+        first += [] if there and not os.environ.get("WORKSHOP_PYTHON") else [system.check_python()]
+        first += [system.check_mnist()]
+        yield from first
+        yield system.check_folders()
+        if system.installed("horovod") is None:
+            yield system.check_compiler()
+        yield system.check_network(needed=any(finding.status == "fail" for finding in first))
+        if begun:
+            yield from examine_tensorflow(begun, amx, show)
 
 
-def examine_tensorflow(show: Callable[[str], None]) -> Iterator[Finding]:
-    answers = ask(STEPS, show=show)
+def examine_tensorflow(
+    begun: Probe, amx: Probe | None, show: Callable[[str], None]
+) -> Iterator[Finding]:
+    answers = ask(STEPS, begun, show)
     yield training.check_tensorflow(answers)
     if "tensorflow" in answers.errors:
         return
@@ -50,8 +61,7 @@ def examine_tensorflow(show: Callable[[str], None]) -> Iterator[Finding]:
     yield training.check_xla(answers)
     yield training.check_precision(answers)
     if not answers.results.get("gpus") and "amx_bf16" in system.cpu_flags():
-        allowed = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}
-        yield training.check_amx(ask(["amx", "precision"], allowed, show))
+        yield training.check_amx(ask(AMX, amx, show, **ALLOWED))
     yield from training.check_profiler(answers)
     yield training.check_horovod(answers)
 
@@ -64,12 +74,14 @@ def first_rank() -> bool:
 def run(as_json: bool) -> int:
     progress = ProgressLine("checking")
     speaks = first_rank()
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    width = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
     findings = []
     for finding in examine(progress.show if speaks and progress.terminal else lambda step: None):
         findings.append(finding)
         progress.clear()
         if not as_json and (speaks or finding.status == "fail"):
-            print(as_text(finding, wants_colour(), terminal_width()), flush=True)
+            print(as_text(finding, colour, width), flush=True)
     if as_json and speaks:
         json.dump([dataclasses.asdict(finding) for finding in findings], sys.stdout, indent=1)
         print()

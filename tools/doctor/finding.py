@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 import textwrap
 from dataclasses import dataclass
 
@@ -34,30 +31,14 @@ def fail(check: str, what: str, fix: str) -> Finding:
 
 
 def as_text(finding: Finding, colour: bool = False, width: int = WIDTH) -> str:
-    """The line of a finding, wrapped, and its fix below."""
-    head = f"{finding.status:<5} {finding.check:<11} "
-    lines = wrapped(finding.what, width)
+    """The line of a finding, wrapped, and its fix below; a command or a path stays whole."""
+    status, left = finding.status, " " * INDENT
+    whole = {"break_long_words": False, "break_on_hyphens": False}
+    indents = {"initial_indent": left, "subsequent_indent": left}
+    what = textwrap.fill(finding.what, max(width, INDENT + 30), **indents, **whole)
+    head = f"\x1b[{COLOURS[status]}m{status}\x1b[0m" if colour else status
+    text = head + " " * (6 - len(status)) + f"{finding.check:<11} " + what[INDENT:]
     if finding.fix:
-        lines += [
-            "-> " + line if i == 0 else "   " + line
-            for i, line in enumerate(wrapped(finding.fix, width - 3))
-        ]
-    text = head + ("\n" + " " * INDENT).join(lines)
-    if colour:
-        status = finding.status
-        text = f"\x1b[{COLOURS[status]}m{status}\x1b[0m" + text[len(status) :]
+        indents = {"initial_indent": f"{left}-> ", "subsequent_indent": f"{left}   "}
+        text += "\n" + textwrap.fill(finding.fix, max(width, INDENT + 33), **indents, **whole)
     return text
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    """Lines that never break inside a word: a command or a path stays whole."""
-    room = max(width - INDENT, 30)
-    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
-
-
-def terminal_width() -> int:
-    return min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
-
-
-def wants_colour() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")

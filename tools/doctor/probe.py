@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
+from tools.files import NoAnswer, within
+from tools.processes import child
 from tools.stages import ROOT
 
 LIMIT_S = 120.0  # for one step; importing TensorFlow from a busy parallel file system takes long
 SAFE_ISA = "AVX512_CORE_FP16"  # what the stages allow oneDNN: everything but AMX
+Probe = tuple[subprocess.Popen[str], IO[str]]  # a process, and the file for its stderr
 
 
 @dataclass
@@ -29,87 +31,67 @@ class Answers:
     said: str = ""  # on stderr, mostly by TensorFlow
 
 
-def ask(
-    steps: list[str],
-    extra: dict[str, str] | None = None,
-    show: Callable[[str], None] = lambda step: None,
-) -> Answers:
-    """Run the steps in one process; if one ends it, the rest run in a new process."""
-    answers = Answers()
-    waiting = list(steps)
-    while waiting:
-        ended = run(waiting, extra or {}, answers, show)
-        if ended is None:
-            return answers
-        step, why = ended
-        answers.errors[step] = why
-        if step in ("tensorflow", "amx"):  # the later steps need them
-            return answers
-        waiting = waiting[waiting.index(step) + 1 :]
-    return answers
-
-
-def run(
-    steps: list[str], extra: dict[str, str], answers: Answers, show: Callable[[str], None]
-) -> tuple[str, str] | None:
-    """One process; None if it finished, else the step that ended it, and why."""
+@contextlib.contextmanager
+def started(steps: list[str], **extra: str) -> Iterator[Probe]:
+    """The steps begin now; `ask` collects the answers, and may come later."""
     env = {"ONEDNN_MAX_CPU_ISA": SAFE_ISA, **os.environ, "KERAS_BACKEND": "tensorflow"}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     env.update(TF_CPP_MIN_LOG_LEVEL="0", PYTHONWARNINGS="ignore", **extra)
-    with tempfile.TemporaryFile("w+", errors="replace") as errors:
-        # close_fds: under some launchers MPI talks to its manager through an inherited one.
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tools.doctor.steps", *steps],
-            cwd=ROOT,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            close_fds=False,
-        )
-        try:
-            step, late = listen(process, steps[0], answers, show)
-        finally:
-            process.kill()
-            process.wait()
-        errors.seek(0)
-        said = errors.read()
-    answers.said += said
-    if step is None:
-        return None
-    return step, f"no answer after {LIMIT_S:g} s" if late else how_it_ended(process, said)
+    command = [sys.executable, "-m", "tools.doctor.steps", *steps]
+    options = {"cwd": ROOT, "env": env, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    options["close_fds"] = False  # under some launchers MPI needs one to talk to its manager
+    said = tempfile.TemporaryFile("w+", errors="replace")
+    with said, child(command, stderr=said, **options) as process:
+        yield process, said
+
+
+def ask(
+    steps: list[str],
+    begun: Probe | None = None,
+    show: Callable[[str], None] = lambda step: None,
+    **extra: str,
+) -> Answers:
+    """What the steps answer; if one ends the process, the rest run in a new one."""
+    answers = Answers()
+    while steps:
+        with contextlib.nullcontext(begun) if begun else started(steps, **extra) as probe:
+            ended = listen(probe, steps[0], answers, show)
+        if ended is None:
+            break
+        step, why = ended
+        answers.errors[step] = why
+        if step in ("tensorflow", "amx"):  # the later steps need them
+            break
+        begun, steps = None, steps[steps.index(step) + 1 :]
+    return answers
 
 
 def listen(
-    process: subprocess.Popen[str], step: str | None, answers: Answers, show: Callable[[str], None]
-) -> tuple[str | None, bool]:
-    """Collect answers until the process ends; returns the unfinished step, and if it timed out."""
-    lines: queue.Queue[str] = queue.Queue()
-
-    def read() -> None:
-        for line in process.stdout or ():
-            lines.put(line)
-        lines.put("")
-
-    threading.Thread(target=read, daemon=True).start()
-    while True:
-        try:
-            line = lines.get(timeout=LIMIT_S)
-            if not line:
-                process.wait(LIMIT_S)
-                return step, False
-        except (queue.Empty, subprocess.TimeoutExpired):
-            return step, True
-        report = json.loads(line)
-        name = report["step"]
-        if "answer" in report:
-            answers.results[name], step = report["answer"], None
-        elif "error" in report:
-            answers.errors[name], step = report["error"], None
-        else:
-            step = name
-            show(name)
+    probe: Probe, step: str | None, answers: Answers, show: Callable[[str], None]
+) -> tuple[str, str] | None:
+    """Collect answers until the process ends; None, or the step that ended it, and why."""
+    process, said = probe
+    why = ""
+    try:
+        process.stdin.close()  # the step amx waits for that
+        for line in iter(lambda: within(LIMIT_S, process.stdout.readline), ""):
+            report = json.loads(line)
+            name = report["step"]
+            if "answer" in report:
+                answers.results[name], step = report["answer"], None
+            elif "error" in report:
+                answers.errors[name], step = report["error"], None
+            else:
+                step = name
+                show(name)
+        process.wait(LIMIT_S)
+    except (NoAnswer, subprocess.TimeoutExpired):
+        process.kill()
+        why = f"no answer after {LIMIT_S:g} s"
+    said.seek(0)
+    text = said.read()
+    answers.said += text
+    return (step, why or how_it_ended(process, text)) if step else None
 
 
 def how_it_ended(process: subprocess.Popen[str], said: str) -> str:

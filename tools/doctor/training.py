@@ -8,7 +8,7 @@ import re
 from tools.doctor import system
 from tools.doctor.finding import Finding, fail, ok, warn
 from tools.doctor.probe import SAFE_ISA, Answers
-from tools.doctor.python import install, installed, pins, remake
+from tools.doctor.system import install, installed, pins, remake
 from tools.environment import start
 from tools.machine import TENSORFLOW_VERSION, has_nvidia_gpu, in_container
 
@@ -32,15 +32,13 @@ def check_tensorflow(answers: Answers) -> Finding:
         what = f"{found['version']} with Keras {found['keras']}, {cuda}, imported in"
         return ok(check, f"{what} {found['seconds']} s")
     what = f"import tensorflow: {shortened(error)}; so nothing that needs it was checked"
+    fix = fix_versions("tensorflow", "keras", "numpy", "protobuf")
     if "SIGILL" in error:
         fix = "use a machine whose CPU has AVX (grep avx /proc/cpuinfo): the wheels need it"
-        return fail(check, what, fix)
-    if error.startswith("no answer"):
-        fix = (
-            "put the environment on a faster disk: WORKSHOP_VENV=/local/disk/venv ./workshop setup"
-        )
-        return fail(check, what, fix)
-    return fail(check, what, fix_versions("tensorflow", "keras", "numpy", "protobuf"))
+    elif error.startswith("no answer"):
+        again = "WORKSHOP_VENV=/local/disk/venv ./workshop setup"
+        fix = f"put the environment on a faster disk: {again}"
+    return fail(check, what, fix)
 
 
 def shortened(text: str, length: int = 150) -> str:
@@ -60,54 +58,38 @@ def fix_versions(*names: str) -> str:
 def check_gpus(answers: Answers) -> Finding:
     """Which GPUs TensorFlow sees; if none, the first reason that applies."""
     check, seen = "gpu", answers.results.get("gpus", [])
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    driver, hidden = system.driver_version(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    note = f" (CUDA_VISIBLE_DEVICES={hidden})" if hidden else ""
     if seen:
         names = " and ".join(sorted({gpu["name"] for gpu in seen}))
-        note = f" (CUDA_VISIBLE_DEVICES={hidden})" if hidden else ""
-        return ok(check, f"{len(seen)} x {names}{note}, driver {system.driver_version()}")
+        return ok(check, f"{len(seen)} x {names}{note}, driver {driver}")
     if not has_nvidia_gpu():
         if not system.nvidia_on_the_bus():
             return ok(check, "no NVIDIA GPU here: the stages run on the CPU")
-        return warn(
-            check,
-            "there is an NVIDIA GPU, but its driver is not loaded: the stages run on the CPU",
-            f"install the NVIDIA driver, {OLDEST_DRIVER} or later; then ./workshop setup",
-        )
+        what = "there is an NVIDIA GPU, but its driver is not loaded: the stages run on the CPU"
+        fix = f"install the NVIDIA driver, {OLDEST_DRIVER} or later; then ./workshop setup"
+        return warn(check, what, fix)
     if hidden is not None and hidden.strip() in ("", "-1", "NoDevFiles"):
         what = f"CUDA_VISIBLE_DEVICES='{hidden}' hides the GPU: the stages would run on the CPU"
         return fail(check, what, "unset CUDA_VISIBLE_DEVICES")
     if not answers.results["tensorflow"]["cuda_build"]:
-        return fail(check, "TensorFlow is built for the CPU, this machine has a GPU", fix_flavour())
-    driver = system.driver_version()
+        unset = "unset WORKSHOP_TENSORFLOW; " if os.environ.get("WORKSHOP_TENSORFLOW") else ""
+        fix = remake() if start.use_own_python() else f"{unset}./workshop setup"
+        return fail(check, "TensorFlow is built for the CPU, this machine has a GPU", fix)
     if driver and int(driver.split(".")[0]) < OLDEST_DRIVER:
         what = f"the NVIDIA driver {driver} is too old for CUDA 12"
         return fail(check, what, f"ask for driver {OLDEST_DRIVER} or later, or another node")
     if not answers.results.get("libraries", {}).get("cuda"):
-        return no_libcuda(check)
+        if in_container():
+            what = "the driver is not in the container (no libcuda.so.1): started without --nv"
+            return fail(check, what, "apptainer exec --nv IMAGE ... (or singularity exec --nv)")
+        what = "the driver is loaded, but its library libcuda.so.1 is not found"
+        fix = "add its folder to LD_LIBRARY_PATH, or install the driver's CUDA part "
+        return fail(check, what, fix + "(libcuda1 in Debian)")
     said = list(dict.fromkeys(NO_GPU.findall(answers.said)))
     why = shortened("; ".join(said[-3:])) or "TensorFlow's log does not say why"
-    note = f" (CUDA_VISIBLE_DEVICES={hidden})" if hidden else ""
     fix = f"nvidia-smi must list the GPU (in a job: ask for one); if it does: {remake()}"
     return fail(check, f"TensorFlow sees no GPU{note}: {why}", fix)
-
-
-def fix_flavour() -> str:
-    if start.use_own_python():
-        return remake()
-    if os.environ.get("WORKSHOP_TENSORFLOW"):
-        return "unset WORKSHOP_TENSORFLOW; ./workshop setup"
-    return "./workshop setup"
-
-
-def no_libcuda(check: str) -> Finding:
-    if in_container():
-        what = "the driver is not in the container (no libcuda.so.1): started without --nv"
-        return fail(check, what, "apptainer exec --nv IMAGE ... (or singularity exec --nv)")
-    return fail(
-        check,
-        "the driver is loaded, but its library libcuda.so.1 is not found",
-        "add its folder to LD_LIBRARY_PATH, or install the driver's CUDA part (libcuda1 in Debian)",
-    )
 
 
 # --- compiling, and number formats ---
@@ -125,7 +107,12 @@ def check_precision(answers: Answers) -> Finding:
     """By compute capability on a GPU; measured on a CPU, whose flags are not reliable."""
     check, seen = "precision", answers.results.get("gpus")
     if seen:
-        return ok(check, tensor_cores(tuple(min(gpu["capability"] or (0, 0) for gpu in seen))))
+        capability = tuple(min(gpu["capability"] or (0, 0) for gpu in seen))
+        units = "no tensor cores, use float32"
+        if capability >= (7, 0):
+            newer = "bfloat16 and TF32" if capability >= (8, 0) else "none for bfloat16"
+            units = f"tensor cores for float16, {newer}"
+        return ok(check, f"compute capability {'.'.join(map(str, capability))}: {units}")
     if "precision" in answers.errors:
         what = f"bfloat16 does not work here: {shortened(answers.errors['precision'])}"
         return warn(check, what, "give stages 05 and 06 --precision float32")
@@ -133,15 +120,6 @@ def check_precision(answers: Answers) -> Finding:
     pays = "bfloat16 pays" if half < 0.9 * single else "use float32"
     what = f"a convolution's step takes {single:.1f} ms in float32, {half:.1f} ms in bfloat16"
     return ok(check, f"{what}: {pays} here; float16 is for GPUs")
-
-
-def tensor_cores(capability: tuple[int, ...]) -> str:
-    number = ".".join(map(str, capability))
-    if capability >= (8, 0):
-        return f"compute capability {number}: tensor cores for float16, bfloat16 and TF32"
-    if capability >= (7, 0):
-        return f"compute capability {number}: tensor cores for float16, none for bfloat16"
-    return f"compute capability {number}: no tensor cores, use float32"
 
 
 def check_amx(amx: Answers) -> Finding:
@@ -182,9 +160,8 @@ def check_recording(answers: Answers) -> Finding:
     if not answers.results["profiler"]["gpu"]:
         said = re.findall(r"CUPTI_ERROR_\w+", answers.said)
         what = f"the recorded step has no GPU events ({', '.join(said[-1:]) or 'no reason given'})"
-        return warn(
-            check, what, "see the lines on cupti and counters; if both are ok, try another node"
-        )
+        fix = "see the lines on cupti and counters; if both are ok, try another node"
+        return warn(check, what, fix)
     return ok(check, "records a step, with its GPU events")
 
 
@@ -202,12 +179,9 @@ def check_counters(answers: Answers) -> Finding:
     what = "the driver restricts the GPU's counters to administrators (RmProfilingAdminOnly: 1)"
     if answers.results.get("profiler", {}).get("gpu"):
         return ok("counters", f"{what}; the profile has GPU events anyway")
-    return warn(
-        "counters",
-        f"{what}: profiles may lack the GPU",
-        "an administrator must put this in a file in /etc/modprobe.d and reboot: "
-        "options nvidia NVreg_RestrictProfilingToAdminUsers=0",
-    )
+    fix = "an administrator must put this in a file in /etc/modprobe.d and reboot: "
+    fix += "options nvidia NVreg_RestrictProfilingToAdminUsers=0"
+    return warn("counters", f"{what}: profiles may lack the GPU", fix)
 
 
 def check_plugin(answers: Answers) -> Finding:
@@ -215,12 +189,11 @@ def check_plugin(answers: Answers) -> Finding:
     version = installed("tensorboard-plugin-profile")
     if error:
         what = f"TensorBoard's profile plugin {version or ''} fails: {shortened(error)}"
-        other = fix_versions(*PROFILER)
-        if version == pins()["tensorboard-plugin-profile"] and other == remake():
-            other = install("tensorboard-plugin-profile").replace(
-                "install", "install --force-reinstall"
-            )
-        return fail(check, what, other)
+        fix = fix_versions(*PROFILER)
+        if version == pins()["tensorboard-plugin-profile"] and fix == remake():
+            again = install("tensorboard-plugin-profile")
+            fix = again.replace(" install ", " install --force-reinstall ")
+        return fail(check, what, fix)
     tensorflow = answers.results["tensorflow"]["version"]
     if (version or "").split(".")[:2] != tensorflow.split(".")[:2]:
         what = f"tensorboard-plugin-profile {version} is not the one for TensorFlow {tensorflow}"
@@ -249,16 +222,17 @@ def check_horovod(answers: Answers) -> Finding:
     """What it is built with, and whether it sees as many ranks as a launcher has started."""
     check, error = "horovod", answers.errors.get("horovod")
     launcher = max(LAUNCHERS, key=number_of)
-    started = number_of(launcher)
+    started, gpus = number_of(launcher), len(answers.results.get("gpus", []))
     asked = f"{launcher}={started}"
     if error and installed("horovod") is None:
+        setup = "./workshop setup --horovod"
         if started > 1:
-            what = f"not installed, and {asked}: every process would train alone"
-            return fail(check, what, "./workshop setup --horovod")
-        if len(answers.results.get("gpus", [])) > 1:
-            what = "not installed: the stages use one of the GPUs"
-            return warn(check, what, "./workshop setup --horovod")
-        return ok(check, "not installed; for many ranks: ./workshop setup --horovod")
+            return fail(
+                check, f"not installed, and {asked}: every process would train alone", setup
+            )
+        if gpus > 1:
+            return warn(check, "not installed: the stages use one of the GPUs", setup)
+        return ok(check, f"not installed; for many ranks: {setup}")
     if error:
         again = "" if start.use_own_python() else " --horovod"
         what = f"{installed('horovod')} does not work: {shortened(error)}"
@@ -270,10 +244,9 @@ def check_horovod(answers: Answers) -> Finding:
         if "MPI" not in found["built"]:
             fix += " (this Horovod is built without MPI, so mpiexec and srun cannot join its ranks)"
         return fail(check, f"{what}; it sees {found['size']} rank(s), but {asked}", fix)
-    if len(answers.results.get("gpus", [])) > 1 and "NCCL" not in found["built"]:
+    if gpus > 1 and "NCCL" not in found["built"]:
         what += "; without NCCL the GPUs exchange through the host"
-        return warn(
-            check, what, "./workshop setup --horovod where nvcc and nccl.h are, or the container"
-        )
+        fix = "./workshop setup --horovod where nvcc and nccl.h are, or the container"
+        return warn(check, what, fix)
     ranks = f"{found['size']} of {started} rank(s) seen" if started > 1 else "1 rank, no launcher"
     return ok(check, f"{what}; {ranks}")

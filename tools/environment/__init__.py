@@ -1,1 +1,5 @@
-"""A Python that fits, a venv, Horovod's build. Standard library only; imports no other subject."""
+"""A Python that fits, a venv, Horovod's build. Imports no other subject.
+
+Standard library only: this runs before anything is installed. Python 3.6 can read logged,
+package_index and python_install, which get a newer one.
+"""

@@ -1,7 +1,7 @@
 """Puts Horovod into the environment.
 
 PyPI has no wheel of it, so it is compiled here: once, into a cache keyed by everything the result
-depends on. Standard library only, like start.py, which calls it.
+depends on.
 """
 
 from __future__ import annotations
@@ -50,13 +50,9 @@ def with_mpi() -> bool:
 
 def build_settings(tensorflow: str) -> dict[str, str]:
     """Horovod's own build variables; one that is already set in the shell wins."""
-    settings = {
-        "HOROVOD_WITH_TENSORFLOW": "1",
-        "HOROVOD_WITHOUT_PYTORCH": "1",
-        "HOROVOD_WITHOUT_MXNET": "1",
-        "HOROVOD_WITH_GLOO": "1",
-    }
-    settings["HOROVOD_WITH_MPI" if with_mpi() else "HOROVOD_WITHOUT_MPI"] = "1"
+    chosen = ["WITH_TENSORFLOW", "WITHOUT_PYTORCH", "WITHOUT_MXNET", "WITH_GLOO"]
+    chosen.append("WITH_MPI" if with_mpi() else "WITHOUT_MPI")
+    settings = {f"HOROVOD_{name}": "1" for name in chosen}
     home = nccl_home()
     if "and-cuda" in tensorflow and shutil.which("nvcc") and home:
         settings.update(HOROVOD_GPU_OPERATIONS="NCCL", HOROVOD_NCCL_HOME=home)
@@ -66,11 +62,10 @@ def build_settings(tensorflow: str) -> dict[str, str]:
 
 def wheel_key(python: str, tensorflow: str, settings: dict[str, str]) -> str:
     """A folder name that differs wherever the compiled library would."""
-    exchange = ["gloo"]
-    exchange += ["mpi"] if "HOROVOD_WITH_MPI" in settings else []
-    exchange += [settings["HOROVOD_GPU_OPERATIONS"]] if "HOROVOD_GPU_OPERATIONS" in settings else []
-    parts = [HOROVOD_VERSION, tensorflow, f"py{python}", sysconfig.get_platform(), *exchange]
-    return re.sub(r"[^\w.]+", "-", "horovod-" + "-".join(parts)).lower()
+    parts = ["horovod", HOROVOD_VERSION, tensorflow, f"py{python}", sysconfig.get_platform()]
+    parts += ["gloo", "mpi"] if "HOROVOD_WITH_MPI" in settings else ["gloo"]
+    parts += [value for name, value in settings.items() if name == "HOROVOD_GPU_OPERATIONS"]
+    return re.sub(r"[^\w.]+", "-", "-".join(parts)).lower()
 
 
 def compiler() -> str:
@@ -101,10 +96,9 @@ def compiler_version() -> int | None:
 
 def unpack_patched(sdist: Path, folder: Path) -> Path:
     """Horovod's source in `folder`, patched so that today's compilers accept it."""
+    checked = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # newer Pythons warn
     with tarfile.open(sdist) as archive:  # verified: its paths are known to be good
-        archive.extractall(
-            folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
-        )
+        archive.extractall(folder, **checked)
     source = folder / f"horovod-{HOROVOD_VERSION}"
     header = source / PATCHED
     text = header.read_text()
@@ -155,10 +149,8 @@ def build_wheel(python: str, target: Path, settings: dict[str, str]) -> None:
 
 def import_error(python: str) -> str | None:
     """None if Horovod can be imported, else the last line of the error."""
-    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    tried = subprocess.run(
-        [python, "-I", "-c", "import horovod.tensorflow"], capture_output=True, text=True, env=env
-    )
+    env, code = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}, "import horovod.tensorflow"
+    tried = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, env=env)
     return (tried.stderr.strip().splitlines() or ["?"])[-1] if tried.returncode else None
 
 

@@ -1,7 +1,4 @@
-"""Long commands (pip, a build) with their output in a log and one progress line on the screen.
-
-Standard library only, and Python 3.6 can read it: this runs before anything is installed.
-"""
+"""Long commands (pip, a build) with their output in a log and one progress line on the screen."""
 
 import contextlib
 import fcntl

@@ -1,11 +1,11 @@
 """Fetches one pinned file from the package index, as pip would, on a machine without pip.
 
 The settings are pip's own: its files and variables say which index, proxy and certificates.
-Standard library only, and Python 3.6 can read it: this runs before anything is installed.
 """
 
 import base64
 import configparser
+import contextlib
 import hashlib
 import html
 import netrc
@@ -15,14 +15,13 @@ import ssl
 import subprocess
 import sys
 import tempfile
-import urllib.error
 import urllib.parse
 import urllib.request
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools.problem import Problem
+from tools.problem import Problem, reason_of
 from tools.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -31,10 +30,8 @@ if TYPE_CHECKING:
 TIMEOUT_S = 15.0  # also pip's own
 SYSTEM_FILES = [Path("/Library/Application Support/pip/pip.conf"), Path("/etc/pip.conf")]
 CHUNK = 1 << 18
+CERTIFICATES = ": sudo apt install ca-certificates, or PIP_CERT=FILE"  # where none is trusted
 ON = ("1", "true", "yes", "on")
-
-
-# --- pip's settings ---
 
 
 def settings_files() -> "list[Path]":
@@ -76,55 +73,37 @@ def settings() -> "dict[str, str]":
 
 def certificates(options: "dict[str, str]") -> "str | None":
     """The file or folder to trust, if not the system's."""
-    for named in (
-        options.get("cert"),
-        *map(os.environ.get, ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")),
-    ):
-        if named:
-            return named
+    variables = map(os.environ.get, ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"))
+    named = next(filter(None, [options.get("cert"), *variables]), None)
     paths = ssl.get_default_verify_paths()
-    if not (paths.cafile or paths.capath):  # a Python for macOS has none
-        try:
+    if not (named or paths.cafile or paths.capath):  # a Python for macOS has none
+        with contextlib.suppress(ImportError):
             from pip._vendor import certifi
 
             return certifi.where()
-        except ImportError:
-            pass
-    return None
-
-
-# --- the index ---
+    return named
 
 
 def default_index() -> str:
     """pip's default, if nothing else is configured; a Debian without pip has it in a package."""
-    try:
+    with contextlib.suppress(ImportError):
         from pip._internal.models.index import PyPI
 
         return PyPI.simple_url
-    except ImportError:
-        pass
+    code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
     with tempfile.TemporaryDirectory() as folder:
-        wheel = debian_pip(folder)
-        found = ""
-        if wheel:
-            code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+        output(["apt-get", "-q", "download", "python3-pip-whl"], folder)  # needs no root
+        for package in Path(folder).glob("python3-pip-whl_*.deb"):
+            output(["dpkg-deb", "-x", str(package), folder], folder)
+        for wheel in Path(folder).rglob("pip-*.whl"):
             env = dict(os.environ, PYTHONPATH=str(wheel))
             found = output([sys.executable, "-c", code], folder, env).strip()
-    if not found:
-        raise Problem(
-            "no pip here to say where packages come from. Install it (python3-pip), or "
-            "name an index: PIP_INDEX_URL=https://... ./workshop ..."
-        )
-    return found
-
-
-def debian_pip(folder: str) -> "Path | None":
-    """pip's wheel from Debian's own package, fetched by apt: that needs no root."""
-    output(["apt-get", "-q", "download", "python3-pip-whl"], folder)
-    for package in Path(folder).glob("python3-pip-whl_*.deb"):
-        output(["dpkg-deb", "-x", str(package), folder], folder)
-    return next(iter(Path(folder).rglob("pip-*.whl")), None)
+            if found:
+                return found
+    raise Problem(
+        "no pip here to say where packages come from. Install it (python3-pip), or "
+        "name an index: PIP_INDEX_URL=https://... ./workshop ..."
+    )
 
 
 def output(command: "list[str]", folder: str, env: "dict[str, str] | None" = None) -> str:
@@ -207,49 +186,38 @@ def find_link(place: str, filename: str, options: "dict[str, str]") -> "str | No
     return urllib.parse.urlunsplit(link)
 
 
-def download(url: str, target: Path, digest: str, options: "dict[str, str]", title: str) -> None:
-    """Only a complete, verified file gets the name `target`."""
-    part, line = target.with_name(target.name + ".part"), ProgressLine(title)
-    sha, size = hashlib.sha256(), 0
+def download(url: str, digest: str, options: "dict[str, str]", title: str) -> bytes:
+    """The whole file, verified: nothing else is ever written."""
+    line, body = ProgressLine(title), bytearray()
     try:
-        with open_url(url, options) as answer, part.open("wb") as output:
+        with open_url(url, options) as answer:
             expected = int(answer.headers.get("Content-Length") or 0)
             for chunk in iter(lambda: answer.read(CHUNK), b""):
-                output.write(chunk)
-                sha.update(chunk)
-                size += len(chunk)
-                line.show(f"{size / 1e6:.1f} of {expected / 1e6:.1f} MB")
-        if expected and size < expected:
-            raise ValueError(f"the download ended after {size} of {expected} bytes")
-        if sha.hexdigest() != digest:
-            raise ValueError("the download has the wrong SHA-256")
-        part.replace(target)
+                body += chunk
+                line.show(f"{len(body) / 1e6:.1f} of {expected / 1e6:.1f} MB")
     finally:
         line.clear()
-        if part.exists():
-            part.unlink()
+    if len(body) < expected:
+        raise ValueError(f"the download ended after {len(body)} of {expected} bytes")
+    if hashlib.sha256(body).hexdigest() != digest:
+        raise ValueError("the download has the wrong SHA-256")
+    return bytes(body)
 
 
 def fetch(project: str, filename: str, digest: str, folder: Path) -> Path:
-    """The verified file in `folder`, from the first place that has it."""
+    """The verified file in `folder`, a temporary one, from the first place that has it."""
     options, reasons = settings(), []
     for place in places(options, project):
         where = urllib.parse.urlsplit(place).hostname or place  # the URL may hold a password
         try:
             link = find_link(place, filename, options)
             if link:
-                download(link, folder / filename, digest, options, f"Fetching {project}")
+                body = download(link, digest, options, f"Fetching {project}")
+                (folder / filename).write_bytes(body)
                 return folder / filename
             reasons.append(f"{where} does not have it")
         except (OSError, ValueError, HTTPException) as error:
-            reasons.append(f"{where}: {reason(error)}")
+            hint = CERTIFICATES if "VERIFY_FAILED" in reason_of(error) else ""
+            reasons.append(f"{where}: {reason_of(error)}{hint}")
     why = "; ".join(reasons) or "pip's settings name no index"
     raise Problem(f"{filename} cannot be fetched ({why})")
-
-
-def reason(error: Exception) -> str:
-    if isinstance(error, urllib.error.URLError) and isinstance(error.reason, Exception):
-        error = error.reason
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    hint = ": sudo apt install ca-certificates, or PIP_CERT=FILE" if "VERIFY_FAILED" in text else ""
-    return " ".join(str(text).split())[:200] + hint

@@ -1,7 +1,4 @@
-"""Finds a Python that TensorFlow has wheels for; if there is none, gets one with uv.
-
-Standard library only, and Python 3.6 can read it: this runs before anything is installed.
-"""
+"""Finds a Python that TensorFlow has wheels for; if there is none, gets one with uv."""
 
 import os
 import platform
@@ -22,6 +19,10 @@ ROOT = Path(__file__).resolve().parents[2]
 OLDEST, NEWEST = (3, 9), (3, 12)  # TensorFlow 2.17 has wheels for these
 WANTED = f"Python {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
 GET = f"{NEWEST[0]}.{NEWEST[1]}"
+BY_HAND = (
+    f"On a similar machine with a network, type: uv python install {GET} --install-dir py; "
+    "copy the folder py here and type: WORKSHOP_PYTHON=py ./workshop setup"
+)
 LATER = range(NEWEST[1] + 1, NEWEST[1] + 8)  # good enough for what needs no TensorFlow
 ASK = "import sys; print('%d %d %s' % (sys.version_info[0], sys.version_info[1], sys.executable))"
 
@@ -51,9 +52,6 @@ def cache_folder() -> Path:
     return Path(os.environ.get("WORKSHOP_CACHE") or ROOT / ".cache").expanduser().absolute()
 
 
-# --- finding one ---
-
-
 def dotted(version: "tuple[int, ...]") -> str:
     return f"{version[0]}.{version[1]}"
 
@@ -62,10 +60,11 @@ def fits(version: "tuple[int, ...]") -> bool:
     return OLDEST <= tuple(version[:2]) <= NEWEST
 
 
-def ask(python: "str | Path") -> "tuple[tuple[int, int], str] | None":
+def ask(python: "str | Path", *options: str) -> "tuple[tuple[int, int], str] | None":
     """(version, path) of an interpreter, or None if it does not run (a broken shim, say)."""
+    command = [str(python), *options, "-c", ASK]
     try:
-        answer = subprocess.check_output([str(python), "-c", ASK], stderr=subprocess.DEVNULL)
+        answer = subprocess.check_output(command, stderr=subprocess.DEVNULL)
         major, minor, path = answer.decode().strip().split(" ", 2)
         return (int(major), int(minor)), path
     except (OSError, ValueError, subprocess.CalledProcessError):
@@ -112,23 +111,20 @@ def starting_python(light: bool) -> str:
         return sys.executable if named == sys.executable else named_python(named)
     if sys.version_info[:2] >= OLDEST:
         return sys.executable
-    found = find_python(later=light)
-    if light and not found:
+    if not light:
+        return fitting_python()
+    found = find_python(later=True)
+    if not found:
         raise Problem(
             f"this needs Python {dotted(OLDEST)} or newer, found {dotted(sys.version_info)}. "
             "Type: ./workshop setup (it gets one)"
         )
-    return found or get_python()
+    return found
 
 
 def fitting_python() -> str:
-    """The interpreter for the environment: this one, another one here, or a new one."""
-    if fits(sys.version_info):
-        return sys.executable
+    """Another interpreter for the environment than this one: one that is here, or a new one."""
     return find_python() or get_python()
-
-
-# --- getting one ---
 
 
 def get_python() -> str:
@@ -143,23 +139,22 @@ def get_python() -> str:
         install_python(folder)
         found = find_python(sorted(folder.glob("*/bin")))
     if not found:
-        raise Problem(f"uv installed no working Python {GET} into {folder}. {by_hand()}")
+        raise Problem(f"uv installed no working Python {GET} into {folder}. {BY_HAND}")
     return found
 
 
 def install_python(folder: Path) -> None:
     log = folder.with_name("python-install.log")
     scratch = Path(tempfile.mkdtemp(prefix="uv-", dir=str(folder.parent)))
-    command = ["python", "install", GET, "--no-cache"]
     try:
         uv = existing_uv() or fetch_uv(scratch)
-        title = f"Getting Python {GET}"
-        status = run_logged([uv, *command], log, title, uv_doing, uv_environment(folder))
+        command, title = [uv, "python", "install", GET, "--no-cache"], f"Getting Python {GET}"
+        status = run_logged(command, log, title, uv_doing, uv_environment(folder))
     finally:
         shutil.rmtree(str(scratch), ignore_errors=True)
         shutil.rmtree(str(folder / ".temp"), ignore_errors=True)  # of an interrupted uv
     if status != 0:
-        raise Problem(f"uv could not get Python {GET} ({uv_reason(log)}; log: {log}). {by_hand()}")
+        raise Problem(f"uv could not get Python {GET} ({uv_reason(log)}; log: {log}). {BY_HAND}")
 
 
 def existing_uv() -> "str | None":
@@ -175,12 +170,13 @@ def fetch_uv(folder: Path) -> str:
     """uv from its wheel; this needs neither pip nor a venv."""
     machine = (platform.system(), platform.machine())
     if machine not in UV_WHEELS:
-        raise Problem(f"no uv for {' '.join(machine)}. Install {WANTED}, then: {name_it()}")
+        then = f"WORKSHOP_PYTHON=/path/to/python{GET} ./workshop setup"
+        raise Problem(f"no uv for {' '.join(machine)}. Install {WANTED}, then: {then}")
     tag, digest = UV_WHEELS[machine]
     try:
         wheel = fetch("uv", f"uv-{UV_VERSION}-py3-none-{tag}.whl", digest, folder)
     except Problem as problem:
-        raise Problem(f"{problem}. {by_hand()}") from None
+        raise Problem(f"{problem}. {BY_HAND}") from None
     uv = folder / "uv"
     with zipfile.ZipFile(str(wheel)) as archive:
         uv.write_bytes(archive.read(f"uv-{UV_VERSION}.data/scripts/uv"))
@@ -208,18 +204,6 @@ def uv_doing(line: str) -> "str | None":
 
 def uv_reason(log: Path) -> str:
     """uv prints what failed first, and the innermost cause last."""
-    lines = re.findall(
-        r"^\s*(?:error|cause|Caused by): (.*)$", log.read_text(errors="replace"), re.M
-    )
+    text = log.read_text(errors="replace")
+    lines = re.findall(r"^\s*(?:error|cause|Caused by): (.*)$", text, re.M)
     return ": ".join(dict.fromkeys([lines[0], lines[-1]])) if lines else "it does not say why"
-
-
-def by_hand() -> str:
-    return (
-        "On a similar machine with a network, type: uv python install "
-        f"{GET} --install-dir py; copy the folder py here and type: {name_it('py')}"
-    )
-
-
-def name_it(python: str = f"/path/to/python{GET}") -> str:
-    return f"WORKSHOP_PYTHON={python} ./workshop setup"

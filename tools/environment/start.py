@@ -1,7 +1,6 @@
 """Makes sure that there is a Python environment, then hands over to `python -m tools`.
 
 Outside a container that is a venv; inside an Apptainer container it is the container's own Python.
-Standard library only: this runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -13,16 +12,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from tools import commands
-from tools.environment.venv import (
-    ensure_venv,
-    has_module,
-    lacks,
-    python_of,
-    read_stamp,
-    runs,
-    venv_folder,
-    write_stamp,
-)
+from tools.environment import venv
+from tools.environment.venv import has_module, python_of
 from tools.machine import in_container
 from tools.problem import Problem, told
 from tools.progress import say
@@ -38,9 +29,6 @@ START_TOOLS = (
     "import runpy, sys; sys.path[0] = sys.argv.pop(1); "
     "runpy.run_module('tools', run_name='__main__', alter_sys=True)"
 )
-
-
-# --- a container's own Python ---
 
 
 def use_own_python() -> bool:
@@ -64,59 +52,47 @@ def check_own_python(layers: list[str], with_horovod: bool) -> None:
     say(f"Using {sys.executable}; nothing is installed.")
 
 
-# --- starting ---
-
-
-def hand_over(python: str, argv: list[str], venv: Path | None = None) -> NoReturn:
+def hand_over(python: str, argv: list[str], folder: Path | None = None) -> NoReturn:
     """Become `python -m tools ...`, whatever the working directory is."""
     env = dict(os.environ)
-    if venv:
+    if folder:  # a venv
         # A PYTHONPATH from elsewhere would put other packages before the pinned ones.
         env.pop("PYTHONHOME", None)
         env["PYTHONPATH"] = str(ROOT)
-        env["VIRTUAL_ENV"] = str(venv)
-        env["PATH"] = os.pathsep.join([str(venv / "bin"), env.get("PATH", os.defpath)])
+        env["VIRTUAL_ENV"] = str(folder)
+        env["PATH"] = os.pathsep.join([str(folder / "bin"), env.get("PATH", os.defpath)])
     else:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     os.execve(python, [python, "-c", START_TOOLS, str(ROOT), *argv], env)
 
 
-def start_doctor(argv: list[str]) -> NoReturn:
-    """In the environment as it is, if any: the doctor reports what is missing and adds nothing."""
-    folder = venv_folder()
-    if not use_own_python() and runs(python_of(folder)):
-        hand_over(python_of(folder), argv, folder)
-    hand_over(sys.executable, argv)
-
-
-def can_report() -> bool:
+def can_report(folder: Path) -> bool:
     """A profile can be read with any Python that has the plugin: nothing is built for it."""
-    names = ("tensorflow", "tensorboard_plugin_profile", "numpy", "rich")
-    wanted = os.environ.get("WORKSHOP_PYTHON_ENV") != "venv" and not runs(python_of(venv_folder()))
-    return wanted and all(map(has_module, names))
+    if os.environ.get("WORKSHOP_PYTHON_ENV") == "venv" or venv.version_of(python_of(folder)):
+        return False
+    return all(map(has_module, ("tensorflow", "tensorboard_plugin_profile", "numpy", "rich")))
 
 
 def start(argv: list[str]) -> int:
     command, (_, options) = argv[0], commands.parse(argv)  # ends here for --help and a mistake
-    if command == "data":
-        hand_over(sys.executable, argv)  # it needs no environment
-    if command == "doctor":
-        start_doctor(argv)
-    if command == "report" and can_report():
+    folder = venv.venv_folder()
+    if command == "doctor" and not use_own_python() and venv.version_of(python_of(folder)):
+        hand_over(python_of(folder), argv, folder)  # as it is: the doctor adds nothing
+    if command in ("data", "doctor") or (command == "report" and can_report(folder)):
         hand_over(sys.executable, argv)
     with_horovod = options.get("horovod") or command == "scale"
     with_horovod |= command == "run" and options["ranks"] > 1
     with_horovod |= command == "test" and os.environ.get("WORKSHOP_HOROVOD") != "0"
     tests = command == "test" or options.get("test", False)
-    folder = None
     if use_own_python():  # nothing is built there, so only Horovod itself must be there
         check_own_python(["run", "test"] if tests else ["run"], with_horovod)
+        folder = None
     else:  # the test layer also holds what Horovod's build needs, and what it imports
         layers = ["run", "test"] if tests or with_horovod else ["run"]
-        folder = ensure_venv(layers)
-        if command == "setup" and lacks(folder, layers):
-            write_stamp(folder, {**read_stamp(folder), "layers": {}})
-            ensure_venv(layers)
+        venv.ensure_venv(layers)
+        if command == "setup" and venv.lacks(folder, layers):
+            venv.write_stamp(folder, {**venv.read_stamp(folder), "layers": {}})
+            venv.ensure_venv(layers)
         if with_horovod:
             from tools.environment.horovod_build import ensure_horovod
 

@@ -1,7 +1,6 @@
 """The venv (.venv, or $WORKSHOP_VENV) from the pinned requirements.
 
-A stamp in it says what it holds, so that the next start costs nothing. Standard library only: this
-runs before anything is installed.
+A stamp in it says what it holds, so that the next start costs nothing.
 """
 
 from __future__ import annotations
@@ -12,13 +11,11 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NoReturn
 
 from tools.environment import package_index, python_install
 from tools.environment.logged import failure, locked, run_logged
@@ -46,11 +43,10 @@ def changing(folder: Path) -> AbstractContextManager[None]:
     return locked(folder, "creating the environment", "WORKSHOP_VENV=$HOME/workshop-venv")
 
 
-def runs(python: str) -> bool:
-    try:
-        return subprocess.run([python, "-I", "-c", ""], capture_output=True).returncode == 0
-    except OSError:
-        return False
+def version_of(python: str) -> str:
+    """As in "3.11"; empty where it does not run."""
+    found = python_install.ask(python, "-I")  # as it is, whatever PYTHONHOME says
+    return python_install.dotted(found[0]) if found else ""
 
 
 def log_of(folder: Path) -> Path:
@@ -70,37 +66,25 @@ def write_stamp(folder: Path, stamp: dict) -> None:
 
 
 def digests(layers: list[str]) -> dict[str, str]:
-    return {
-        layer: hashlib.sha256((ROOT / REQUIREMENTS[layer]).read_bytes()).hexdigest()
-        for layer in layers
-    }
+    files = {layer: ROOT / REQUIREMENTS[layer] for layer in layers}
+    return {layer: hashlib.sha256(file.read_bytes()).hexdigest() for layer, file in files.items()}
 
 
 def python_fits(folder: Path, stamp: dict) -> bool:
     """Keep a venv of another Python version as long as it works, unless one was requested."""
     if stamp.get("python") == PYTHON:
         return os.access(python_of(folder), os.X_OK)
-    if os.environ.get("WORKSHOP_PYTHON"):
-        return False
-    ask = "import sys; print('%d.%d' % sys.version_info[:2])"
-    try:
-        answer = subprocess.run(
-            [python_of(folder), "-I", "-c", ask], capture_output=True, text=True
-        )
-    except OSError:
-        return False
-    return answer.stdout.strip() == stamp.get("python")
+    asked = os.environ.get("WORKSHOP_PYTHON")
+    return not asked and version_of(python_of(folder)) == stamp.get("python")
 
 
 def plan(folder: Path, layers: list[str], tensorflow: str) -> str:
     """'ready', 'update' (pip again, in place) or 'remake' (from scratch)."""
     stamp = read_stamp(folder)
-    if not stamp.get("complete") or stamp.get("tensorflow") != tensorflow:
+    good = stamp.get("complete") and stamp.get("tensorflow") == tensorflow
+    if not good or not python_fits(folder, stamp):
         return "remake"
-    if not python_fits(folder, stamp):
-        return "remake"
-    held = stamp.get("layers", {})
-    return "ready" if digests(layers).items() <= held.items() else "update"
+    return "ready" if digests(layers).items() <= stamp.get("layers", {}).items() else "update"
 
 
 def lacks(folder: Path, layers: list[str]) -> bool:
@@ -155,9 +139,7 @@ def has_module(name: str) -> bool:
 
 def make_venv(folder: Path) -> None:
     folder.mkdir()
-    write_stamp(
-        folder, {"complete": False}
-    )  # first, so that an interrupted one is recognized as ours
+    write_stamp(folder, {"complete": False})  # first: an interrupted one is recognized as ours
     # Not sys.executable: that may be the python of the very venv that is being remade.
     base = getattr(sys, "_base_executable", sys.executable)
     with_pip = has_module("ensurepip")  # Debian has it in a package of its own
@@ -171,12 +153,11 @@ def make_venv(folder: Path) -> None:
 
 def add_pip(folder: Path) -> None:
     """pip from the index; its wheel can install itself."""
+    log, file = log_of(folder), f"pip-{PIP_VERSION}-py3-none-any.whl"
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        file = f"pip-{PIP_VERSION}-py3-none-any.whl"
-        wheel = package_index.fetch("pip", file, PIP_DIGEST, Path(scratch))
-        command = [python_of(folder), f"{wheel}/pip", "install", "--no-index", "--no-deps"]
-        log = log_of(folder)
-        if run_logged([*command, str(wheel)], log, "Installing pip", pip_doing) != 0:
+        wheel = str(package_index.fetch("pip", file, PIP_DIGEST, Path(scratch)))
+        command = [python_of(folder), f"{wheel}/pip", "install", "--no-index", "--no-deps", wheel]
+        if run_logged(command, log, "Installing pip", pip_doing) != 0:
             raise failure("pip could not install itself", log)
 
 
@@ -210,11 +191,6 @@ def remake(folder: Path, layers: list[str], tensorflow: str) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def start_again(python: str) -> NoReturn:
-    """The same command in another Python."""
-    os.execv(python, [python, str(ROOT / "workshop"), *sys.argv[1:]])
-
-
 def ensure_venv(layers: list[str]) -> Path:
     """The folder of a venv that holds the layers, created or updated if needed."""
     folder = venv_folder()
@@ -223,7 +199,8 @@ def ensure_venv(layers: list[str]) -> Path:
     if todo == "ready":
         return folder
     if todo == "remake" and not python_install.fits(sys.version_info):
-        start_again(python_install.fitting_python())
+        python = python_install.fitting_python()
+        os.execv(python, [python, str(ROOT / "workshop"), *sys.argv[1:]])
     with changing(folder):
         todo = plan(folder, layers, tensorflow)  # again: another ./workshop may have made it
         if todo == "ready":
