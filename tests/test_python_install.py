@@ -484,15 +484,13 @@ def test_the_patch_fits_the_real_source(tmp_path_factory, tmp_path, monkeypatch)
     except Problem as problem:
         pytest.skip(str(problem))
     source = horovod_build.unpack_patched(sdist, tmp_path)
-    header = (source / horovod_build.PATCHED).read_text()
-    assert "count_ = other.count_;" in header and "const size_type count_;" not in header
     with tarfile.open(sdist) as archive:
-        member = archive.extractfile(f"{source.name}/{horovod_build.PATCHED}")
-        assert member and member.read().decode() == header.replace(
-            horovod_build.NEW, horovod_build.OLD
-        )
+        for name, old, new in horovod_build.PATCHES:
+            member, text = archive.extractfile(f"{source.name}/{name}"), (source / name).read_text()
+            assert member and member.read().decode() == text.replace(new, old)
+            assert text.count(new) == 1 and old not in text
     with tarfile.open(tmp_path / "again.tar.gz", "w:gz") as archive:
-        archive.add(source / horovod_build.PATCHED, f"{source.name}/{horovod_build.PATCHED}")
+        archive.add(source, source.name)
     with pytest.raises(Problem, match="is not the one of Horovod"):
         horovod_build.unpack_patched(tmp_path / "again.tar.gz", tmp_path)
 

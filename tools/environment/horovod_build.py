@@ -14,6 +14,7 @@ import sysconfig
 import tarfile
 import tempfile
 import time
+import zlib
 from pathlib import Path
 
 from tools.environment.logged import failure, run_logged
@@ -25,9 +26,18 @@ from tools.progress import say
 
 HOROVOD_VERSION = "0.28.1"
 SDIST_DIGEST = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-# g++ 14 and later refuse to assign to a constant, even in a function that is never called.
-PATCHED = "third_party/flatbuffers/include/flatbuffers/stl_emulation.h"
-OLD, NEW = "  const size_type count_;\n", "  size_type count_;\n"
+PATCHES = (  # file, what stands in it once, what takes its place
+    (  # g++ 14 and later refuse to assign to a constant, even in a function that is never called
+        "third_party/flatbuffers/include/flatbuffers/stl_emulation.h",
+        "  const size_type count_;\n",
+        "  size_type count_;\n",
+    ),
+    (  # it forgets which network to use, and crashes on a machine whose own name has no address
+        "horovod/common/gloo/gloo_context.cc",
+        "  assert(global_context.IsEnabled());\n",
+        "  gloo_iface_ = global_context.gloo_iface_;\n",
+    ),
+)
 # g++ 13 and later no longer include these indirectly.
 INCLUDES = "-include stdexcept -include cstdint"
 GXX = (11, 15)  # tried: 14, patched as here, and 12, unpatched; the others probably work
@@ -62,7 +72,9 @@ def build_settings(tensorflow: str) -> dict[str, str]:
 
 def wheel_key(python: str, tensorflow: str, settings: dict[str, str]) -> str:
     """A folder name that differs wherever the compiled library would."""
-    parts = ["horovod", HOROVOD_VERSION, tensorflow, f"py{python}", sysconfig.get_platform()]
+    patched = f"{zlib.crc32(repr(PATCHES).encode()):08x}"
+    parts = ["horovod", HOROVOD_VERSION, patched, tensorflow, f"py{python}"]
+    parts += [sysconfig.get_platform()]
     parts += ["gloo", "mpi"] if "HOROVOD_WITH_MPI" in settings else ["gloo"]
     parts += [value for name, value in settings.items() if name == "HOROVOD_GPU_OPERATIONS"]
     return re.sub(r"[^\w.]+", "-", "-".join(parts)).lower()
@@ -100,11 +112,11 @@ def unpack_patched(sdist: Path, folder: Path) -> Path:
     with tarfile.open(sdist) as archive:  # verified: its paths are known to be good
         archive.extractall(folder, **checked)
     source = folder / f"horovod-{HOROVOD_VERSION}"
-    header = source / PATCHED
-    text = header.read_text()
-    if text.count(OLD) != 1:
-        raise Problem(f"{PATCHED} is not the one of Horovod {HOROVOD_VERSION}. {WITHOUT}")
-    header.write_text(text.replace(OLD, NEW))
+    for name, old, new in PATCHES:
+        text = (source / name).read_text()
+        if text.count(old) != 1:
+            raise Problem(f"{name} is not the one of Horovod {HOROVOD_VERSION}. {WITHOUT}")
+        (source / name).write_text(text.replace(old, new))
     return source
 
 
