@@ -20,7 +20,6 @@ from tools.report.convert import Converter
 from tools.report.figures import percent
 from tools.report.profile import Profile
 from tools.report.recording import Host
-from tools.report.text_compare import show_both
 
 Files = dict[str, Path]  # by kind: html, json, trace
 STDOUT = Path("-")
@@ -175,7 +174,7 @@ def make(paths: list[Path], files: Files, ranks: bool = False) -> int:
         for found in profiles:
             console.print(Text(text.title(found), style="bold"), *text.head(found), sep="\n")
     elif comparison:
-        show_both(*profiles, comparison, console)
+        text.show_both(*profiles, comparison, console)
     else:
         text.show(profiles[0], console)
     wrote(files, console)

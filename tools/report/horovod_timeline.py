@@ -21,7 +21,7 @@ from tools.files import WRONG_SHAPE, check_writable, in_time, save
 from tools.problem import Problem, told
 from tools.report.figures import ms, percent, printable, size
 from tools.report.intervals import Intervals, merged, total, union
-from tools.report.text_parts import end_of, new_table
+from tools.report.text import end_of, new_table
 
 WAITING = "NEGOTIATE_"
 EXCHANGES = ("ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER")
