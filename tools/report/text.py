@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tools.report.compare import Comparison, Difference
+from tools.report.compare import Comparison, Difference, runs_differ
 from tools.report.figures import COLOURS, MARKS, ms, percent, printable, size
 from tools.report.gaps import ACTIVITIES, Device
 from tools.report.profile import LABELS, Kernel, Operation, Profile, Step
@@ -16,7 +16,6 @@ from tools.report.profile import LABELS, Kernel, Operation, Profile, Step
 TOP = 10
 MOST_STEPS = 20
 BAR = 72
-DEVICES = "Devices, from the first kernel to the last (of all: of the whole recording)"
 
 
 # --- names ---
@@ -40,6 +39,11 @@ def new_table(figures: str, names: str) -> Table:
         for column in columns.split("|"):
             table.add_column(column, justify=justify, no_wrap=True)
     return table
+
+
+def section(title: str, lines: list[Text]) -> list[Text]:
+    """Nothing where there are no lines."""
+    return [Text(), Text(title, style="bold"), *lines] if lines else []
 
 
 # --- steps ---
@@ -75,10 +79,8 @@ def step_lines(profile: Profile, colour: bool) -> list[Text]:
     steps = profile.steps
     if not steps.count or not steps.average_ms:
         return [Text("Step time: not known")]
-    title = f"Step time: {ms(steps.average_ms)} ms, of one step: only one was recorded"
-    if steps.count > 1:
-        title = f"Step time: {ms(steps.average_ms)} ms, the mean of {steps.count}"
-    lines = [Text(title, style="bold")]
+    of = f"the mean of {steps.count}" if steps.count > 1 else "of one step: only one was recorded"
+    lines = [Text(f"Step time: {ms(steps.average_ms)} ms, {of}", style="bold")]
     if steps.count > 1:
         spread = f"median {ms(steps.median_ms)}, 95 % within {ms(steps.p95_ms)}, "
         spread += f"{ms(steps.min_ms)} to {ms(steps.max_ms)}, standard deviation {ms(steps.sd_ms)}"
@@ -133,11 +135,6 @@ def hosts_table(profile: Profile) -> Table:
     return table
 
 
-def short_device(device: Device, several: bool) -> Text:
-    name = device.name.replace("/device:", "")
-    return end_of(f"{device.host} {name}" if several else name, 30)
-
-
 def share_or_dash(share: float | None) -> str:
     return "-" if share is None else percent(share)
 
@@ -148,6 +145,7 @@ def devices_table(devices: list[Device], busy: list[Device]) -> Table:
     columns = "ms|computing|of all|exchange|hidden|copies|hidden|kernel us|launch us|queue"
     table = new_table(columns, "device")
     for item in busy:
+        name = item.name.replace("/device:", "")
         table.add_row(
             ms(item.window_ms),
             percent(1 - item.idle_share),
@@ -159,7 +157,7 @@ def devices_table(devices: list[Device], busy: list[Device]) -> Table:
             ms(item.kernel_us),
             ms(item.launch_us),
             "-" if item.queue is None else f"{item.queue:.0f}",
-            short_device(item, several),
+            end_of(f"{item.host} {name}" if several else name, 30),
         )
     return table
 
@@ -198,13 +196,13 @@ def kinds_line(profile: Profile) -> list[Text]:
 
 
 def memory_lines(profile: Profile) -> list[Text]:
-    lines = [Text(), Text("Memory", style="bold")]
+    lines = []
     for item in profile.memory["allocators"]:
         where = f"{item.host} " if len(profile.hosts) > 1 else ""
-        used = f"peak {size(item.peak_bytes)}"
+        line = f"  {where}{item.allocator}: peak {size(item.peak_bytes)}"
         if item.lifetime_peak_bytes > item.peak_bytes:
-            used += f" ({size(item.lifetime_peak_bytes)} since the start)"
-        line = f"  {where}{item.allocator}: {used} of {size(item.capacity_bytes)}"
+            line += f" ({size(item.lifetime_peak_bytes)} since the start)"
+        line += f" of {size(item.capacity_bytes)}"
         if item.headroom:
             line += f"; {item.headroom:.1f} times the batch may fit"
         lines.append(Text(printable(line)))
@@ -212,28 +210,16 @@ def memory_lines(profile: Profile) -> list[Text]:
             shape = f"{part.count:,} x {part.shape}  " if part.shape else ""
             held = f"    {size(part.total_bytes):>9}  {shape}"
             lines.append(Text(printable(held)).append_text(end_of(part.operation, 98 - len(held))))
-    return lines if len(lines) > 2 else []
-
-
-def retraced_lines(profile: Profile) -> list[Text]:
-    if not profile.retraced:
-        return []
-    lines = [Text(), Text("Traced again: a call with a new shape or Python value", style="bold")]
-    for item in profile.retraced[:5]:
-        told = f"{item.traced} of {item.calls} calls traced it"
-        lines.append(Text(printable(f"  {item.name}: {told}")))
     return lines
 
 
 def input_lines(profile: Profile) -> list[Text]:
-    lines = [Text(), Text("Input pipeline (tf.data)", style="bold")]
+    lines = []
     for item in profile.input_pipeline.get("bottlenecks", [])[:2]:
         slowest = f"slowest call {ms(item['slowest_call_ms'])} ms"
-        lines.append(
-            Text(printable(f"  {item['pipeline']}: {slowest}, bottleneck {item['iterator']}"))
-        )
-        lines.append(Text(printable(f"  {item['suggestion']}")))
-    return lines if len(lines) > 2 else []
+        told = f"  {item['pipeline']}: {slowest}, bottleneck {item['iterator']}"
+        lines += [Text(printable(told)), Text(printable(f"  {item['suggestion']}"))]
+    return lines
 
 
 # --- one profile ---
@@ -268,9 +254,10 @@ def show(profile: Profile, console: Console) -> None:
     on_device, on_host = (
         [op for op in profile.operations if op.where == side][:TOP] for side in ("device", "host")
     )
+    devices = "Devices, from the first kernel to the last (of all: of the whole recording)"
     for heading, table in (
         ("Hosts", hosts_table(profile)),
-        (DEVICES, devices_table(profile.devices, busy)),
+        (devices, devices_table(profile.devices, busy)),
         ("What the host did while a device computed nothing, ms", gaps_table(busy)),
         ("Time by layer, ms", layers_table(profile)),
         ("The most expensive operations on the device", operations_table(on_device)),
@@ -283,10 +270,14 @@ def show(profile: Profile, console: Console) -> None:
     in_16, in_32 = (profile.precision.get(f"bits{n}_percent") for n in (16, 32))
     if in_16 is not None and in_32 is not None:
         lines.append(Text(f"Device time in 16 bit {in_16:.1f} %, in 32 bit {in_32:.1f} %"))
-    lines += memory_lines(profile) + retraced_lines(profile) + input_lines(profile)
-    if profile.missing:
-        lines += [Text(), Text("Not in this profile", style="bold")]
-        lines += [Text(f"  {line}") for line in profile.missing]
+    lines += section("Memory", memory_lines(profile))
+    retraced = [
+        Text(printable(f"  {item.name}: {item.traced} of {item.calls} calls traced it"))
+        for item in profile.retraced[:5]
+    ]
+    lines += section("Traced again: a call with a new shape or Python value", retraced)
+    lines += section("Input pipeline (tf.data)", input_lines(profile))
+    lines += section("Not in this profile", [Text(f"  {line}") for line in profile.missing])
     console.print(*lines, sep="\n")
 
 
@@ -294,8 +285,7 @@ def show(profile: Profile, console: Console) -> None:
 
 
 def differences_table(items: list[Difference], names: str) -> Table:
-    both = [(item.a_count, item.b_count) for item in items if item.a_count and item.b_count]
-    counted = any(abs(a - b) > 0.5 for a, b in both)
+    counted = any(map(runs_differ, items))
     table = new_table("A|B|B - A" + ("|count A|count B" if counted else ""), names)
     for item in items:
         style = "green" if item.difference_ms < 0 else "red" if item.difference_ms > 0 else ""
@@ -304,13 +294,13 @@ def differences_table(items: list[Difference], names: str) -> Table:
         told = [start_of(item.type, 21), end_of(item.name, room)]
         if "|" not in names:
             told = [start_of(item.name, room + 20)]
-        counts = [count(item.a_count), count(item.b_count)] if counted else []
+        counts = [
+            "-" if count is None else f"{count:.4g}"
+            for count in (item.a_count, item.b_count)
+            if counted
+        ]
         table.add_row(ms(item.a_ms), ms(item.b_ms), change, *counts, *told)
     return table
-
-
-def count(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
 
 
 def show_both(a: Profile, b: Profile, comparison: Comparison, console: Console) -> None:
@@ -318,10 +308,8 @@ def show_both(a: Profile, b: Profile, comparison: Comparison, console: Console) 
         console.print(Text(f"{letter}  {title(profile)}", style="bold"))
         for line in (profile.path, profile.verdict["sentence"], *profile.notes):
             console.print(Padding(Text(printable(line)), (0, 0, 0, 3), expand=False))
-    console.print(Text(), Text(comparison.sentence, style="bold"), sep="\n")
-    for note in comparison.notes:
-        console.print(Text(note))
-    console.print(Text(f"Next, for B: {comparison.next}"), Text(), sep="\n")
+    lines = [Text(), Text(comparison.sentence, style="bold"), *map(Text, comparison.notes)]
+    console.print(*lines, Text(f"Next, for B: {comparison.next}"), Text(), sep="\n")
     unit = "ms a step" if comparison.per_step else "ms in all"
     split = sorted(comparison.split, key=lambda item: -abs(item.difference_ms))
     for what, items, names in (
