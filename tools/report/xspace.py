@@ -10,7 +10,6 @@ import struct
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
@@ -67,27 +66,29 @@ class Line:
         at, size = (self.at, self.size) if rows is None else (self.at[rows], self.size[rows])
         return read_stats(self.plane.data, at, at + size)
 
-    def with_number(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """The events that have this stat, and its value, a whole number.
-
-        All events of one name have the same stats: one of each is asked first.
-        """
+    def having(self, name: str) -> np.ndarray:
+        """The events that have this stat: one of each name is asked, all others have the same."""
         wanted = self.plane.stat_ids(name)
-        if not wanted or not len(self):
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        if not wanted:
+            return np.zeros(0, np.int64)
         ids, first = np.unique(self.name_id, return_index=True)
         stats = self.stats(first)
         has = ids[np.unique(stats.event[np.isin(stats.name, wanted)])]
-        rows = np.flatnonzero(np.isin(self.name_id, has))
+        return np.flatnonzero(np.isin(self.name_id, has))
+
+    def with_number(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """The events that have this stat, and its value, a whole number."""
+        rows = self.having(name)
         stats = self.stats(rows)
-        fits = np.isin(stats.name, wanted) & np.isin(stats.kind, (UNSIGNED, SIGNED))
+        named = np.isin(stats.name, self.plane.stat_ids(name))
+        fits = named & np.isin(stats.kind, (UNSIGNED, SIGNED))
         return rows[stats.event[fits]], stats.value[fits]
 
     def texts(self, name: str, rows: np.ndarray) -> list[str]:
         """One stat of some events, where it is a text."""
         made = [""] * len(rows)
         wanted = self.plane.stat_ids(name)
-        if wanted and len(rows):
+        if wanted:
             stats = self.stats(rows)
             for i in np.flatnonzero(np.isin(stats.name, wanted)).tolist():
                 made[int(stats.event[i])] = str(self.plane.value(stats, i))
@@ -132,10 +133,6 @@ class Space:
     planes: list[Plane] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
     texts: list[tuple[int, int]] = field(default_factory=list)  # where names lie in the file
-
-    @cached_property
-    def events(self) -> int:
-        return sum(len(line) for plane in self.planes for line in plane.lines)
 
 
 def text(data: np.ndarray, at: int, end: int) -> str:
