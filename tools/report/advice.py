@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+LOOP = (
+    "A loop of steps inside one graph looks like this: read the operations. For a step time, "
+    "profile one call a step, as 04_tf_profiler does."
+)
 TENSORFLOW = {
     "markers": "Put each step, its batch included, into "
     'tf.profiler.experimental.Trace("train", step_num=step, _r=1): see 04_tf_profiler. model.fit '

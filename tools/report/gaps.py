@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -76,11 +77,6 @@ class Device:
     def idle_share(self) -> float:
         return self.idle_ms / self.window_ms if self.window_ms else 0.0
 
-    @property
-    def recorded_share(self) -> float | None:
-        """Computing, of the whole recording."""
-        return self.busy_ms / self.recorded_ms if self.recorded_ms else None
-
 
 def devices(host: str, space: Space, marked: Intervals, recorded_ms: float = 0) -> list[Device]:
     """Each device of a host; marked is where the program has step markers."""
@@ -106,36 +102,28 @@ class HostSide:
     """When the host launched, waited, read input or ran Python; and every launch."""
 
     def __init__(self, lines: list[Line]) -> None:
-        launch, wait, data, python, exchange = [], [], [], [], []
+        found: dict[str, list[Intervals]] = defaultdict(list)
         self.launches: list[tuple[np.ndarray, ...]] = []
         for line in lines:
             waits = spans(line, line.called(WAIT.search))
-            demand = line.called(INPUT.search)
-            own = line.name.startswith("py") or line.name == "main"
             rows, ids = line.with_number("correlation_id")
             if len(rows):
                 self.launches.append((ids, line.start_ps[rows], line.end_ps[rows]))
-            wait.append(waits)
-            exchange.append(spans(line, line.called(EXCHANGE.search)))
-            if line.name.startswith("tf_data"):
-                if "get_next" in line.name:
-                    data.append(spans(line, demand))
+            found["wait"].append(waits)
+            found["exchange"].append(spans(line, line.called(EXCHANGE.search)))
+            background = line.name.startswith("tf_data")
+            if not background or "get_next" in line.name:
+                found["input"].append(spans(line, line.called(INPUT.search)))
+            if background:
                 continue
-            data.append(spans(line, demand))
-            if own:
+            if line.name.startswith("py") or line.name == "main":
                 runs = line.called(RUNTIME.search)
                 runs[rows] = True
-                launch.append(without(spans(line, runs), waits))
-                python.append(spans(line, ~runs))
+                found["launch"].append(without(spans(line, runs), waits))
+                found["python"].append(spans(line, ~runs))
             elif len(rows) or line.name.startswith(("tf_gpu", "tf_Compute", "tf_inter")):
-                launch.append(without(spans(line, slice(None)), waits))
-        self.activities = {
-            "exchange": merged(exchange),
-            "launch": merged(launch),
-            "input": merged(data),
-            "python": merged(python),
-            "wait": merged(wait),
-        }
+                found["launch"].append(without(spans(line, slice(None)), waits))
+        self.activities = {name: merged(found[name]) for name in ACTIVITIES}
 
 
 def spans(line: Line, chosen: np.ndarray | slice) -> Intervals:

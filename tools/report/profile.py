@@ -162,9 +162,9 @@ class Profile:
     path: str
     files: list[str]
     hosts: list[str]
-    device_type: str
-    device_count: int
-    steps: Steps
+    device_type: str = "CPU"
+    device_count: int = 0
+    steps: Steps = field(default_factory=Steps)
     framework: str = "TensorFlow"
     verdict: dict[str, str] = field(default_factory=dict)
     devices: list[Device] = field(default_factory=list)

@@ -39,9 +39,6 @@ def read(run: Run, hosts: list[Host], converter: Converter) -> Profile:
         path=str(run.folder.resolve()),
         files=[host.file.name for host in hosts],
         hosts=[host.name for host in hosts],
-        device_type="unknown",
-        device_count=0,
-        steps=Steps(),
     )
     each = range(len(hosts))
     overviews = [converter.convert("overview_page", i) for i in each]

@@ -149,7 +149,7 @@ def devices_table(devices: list[Device], busy: list[Device]) -> Table:
         table.add_row(
             ms(item.window_ms),
             percent(1 - item.idle_share),
-            share_or_dash(item.recorded_share),
+            share_or_dash(item.busy_ms / item.recorded_ms if item.recorded_ms else None),
             ms(item.exchange_ms) if item.exchange_ms else "-",
             share_or_dash(item.exchange_hidden),
             ms(item.copy_ms),

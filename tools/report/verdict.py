@@ -34,7 +34,8 @@ def judge(profile: Profile, markers: int = 0) -> dict[str, str]:
         most = max(again, key=lambda item: item.tracings)
         sentence = f"{most.name} is traced again in {most.traced} of {most.calls} calls."
         return told(profile, "compilation", sentence, split_evidence(profile))
-    device = waiting_most(profile)
+    computed = [device for device in profile.devices if device.kernels]
+    device = max(computed, key=lambda device: device.idle_ms, default=None)
     if device and profile.steps.share("compilation") < LIMITS["compilation"]:
         return by_device(profile, device)
     return by_split(profile) if count else unknown(profile, markers)
@@ -63,13 +64,8 @@ def arithmetic(profile: Profile) -> tuple[str, str]:
 # --- with a device: what it waits for ---
 
 
-def waiting_most(profile: Profile) -> Device | None:
-    """The device that loses most time, of those that computed."""
-    computed = [device for device in profile.devices if device.kernels]
-    return max(computed, key=lambda device: device.idle_ms, default=None)
-
-
 def by_device(profile: Profile, device: Device) -> dict[str, str]:
+    """On the device that loses most time, of those that computed."""
     name = device.name.replace("/device:", "")
     if device.idle_share < IDLE:
         in_32, more = arithmetic(profile)
@@ -169,11 +165,11 @@ def by_split(profile: Profile) -> dict[str, str]:
 
 
 def mostly_graph(profile: Profile) -> bool:
-    spent = {"graph": 0.0, "eager": 0.0}
-    for operation in profile.operations:
-        if operation.mode in spent:
-            spent[operation.mode] += operation.self_ms
-    return spent["graph"] > spent["eager"]
+    graph, eager = (
+        sum(op.self_ms for op in profile.operations if op.mode == mode)
+        for mode in ("graph", "eager")
+    )
+    return graph > eager
 
 
 def split_evidence(profile: Profile) -> str:
@@ -185,16 +181,10 @@ def split_evidence(profile: Profile) -> str:
 
 
 def unknown(profile: Profile, markers: int) -> dict[str, str]:
+    sentence = "the profile has no step markers, so there is no step time to split."
+    tries = advice.words(profile.framework)["markers"]
     if markers:
-        sentence = (
-            f"Unknown: TensorFlow ties no work to the {markers} step markers, so there is no step "
-            "time."
-        )
-        tries = (
-            "A loop of steps inside one graph looks like this: read the operations. For a step "
-            "time, profile one call a step, as 04_tf_profiler does."
-        )
-    else:
-        sentence = "Unknown: the profile has no step markers, so there is no step time to split."
-        tries = advice.words(profile.framework)["markers"]
-    return {"kind": "unknown", "sentence": sentence, "evidence": "", "next": tries}
+        ties = f"TensorFlow ties no work to the {markers} step markers"
+        sentence = f"{ties}, so there is no step time."
+        tries = advice.LOOP
+    return {"kind": "unknown", "sentence": f"Unknown: {sentence}", "evidence": "", "next": tries}
