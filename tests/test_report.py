@@ -587,6 +587,15 @@ def test_trace_file(profiled: Path, tmp_path: Path) -> None:
     assert all(threads[e["pid"], e["tid"]] == "python" for e in steps)
 
 
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_a_trace_may_replace_a_trace(profiled: Path, tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    for _ in range(2):
+        assert report.make([profiled], {"trace": file}) == 0
+    file.write_text("something else")
+    assert report.make([profiled], {"trace": file}) == 1
+
+
 def test_timeline_keeps_the_longest_events(profiled: Path) -> None:
     _, hosts = report.load(profiled)
     whole, part = trace.timeline(hosts), trace.timeline(hosts, most=500)

@@ -22,7 +22,8 @@ from tools.report.recording import Host
 
 Files = dict[str, Path]  # by kind: html, json, trace
 STDOUT = Path("-")
-BEGINS = {"html": b"<!doctype html>", "json": b"{", "trace": b"\x1f\x8b"}  # what may be replaced
+BEGINS = {"html": b"<!doctype html>", "json": b"{", "trace": b"{"}  # what may be replaced
+PACKED = b"\x1f\x8b"  # a trace that is named .gz
 
 
 def load(path: Path, ranks: bool = False) -> tuple[Profile, list[Host]]:
@@ -131,7 +132,8 @@ def check_outputs(paths: list[Path], files: Files) -> None:
             raise Problem(f"{file.name} is named like a profile: name another file to write")
     for kind, file in files.items():
         if file != STDOUT:
-            check_writable(file.resolve(), BEGINS[kind])
+            packed = kind == "trace" and file.suffix == ".gz"
+            check_writable(file.resolve(), PACKED if packed else BEGINS[kind])
         elif kind != "json":
             raise Problem(f"only --json can go to the standard output: name a file for --{kind}")
     if "trace" in files and len(paths) > 1:
