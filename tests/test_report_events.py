@@ -558,6 +558,15 @@ def test_an_amd_gpu_says_not_known(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "not known" in capsys.readouterr().out
 
 
+def test_events_without_a_length(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    for name, made in (
+        ("device", Made().kernel("k", 10, 0)),
+        ("host", Made().host("python", "EagerLocalExecute: MatMul", 1, 0)),
+    ):
+        assert command.make([made.write(tmp_path, name)], {}) == 0
+        assert capsys.readouterr().out.startswith("Unknown: ")
+
+
 def test_a_large_profile_is_announced(
     tmp_path: Path, profiled: Path, capsys: pytest.CaptureFixture, monkeypatch
 ) -> None:

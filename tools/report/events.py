@@ -49,7 +49,7 @@ def operations(hosts: list[Host]) -> list[Operation]:
     for key, spent in calls:
         count, before = found.get(key, (0, 0))
         found[key] = count + 1, before + spent
-    total = sum(spent for _, spent in calls)
+    total = sum(spent for _, spent in calls) or 1  # events may all have no length
     return [
         Operation(name, kind, "host", mode, count, spent / 1e9, spent / total, None)
         for (name, kind, mode), (count, spent) in found.items()

@@ -34,7 +34,7 @@ def judge(profile: Profile, markers: int = 0) -> dict[str, str]:
         most = max(again, key=lambda item: item.tracings)
         sentence = f"{most.name} is traced again in {most.traced} of {most.calls} calls."
         return told(profile, "compilation", sentence, split_evidence(profile))
-    computed = [device for device in profile.devices if device.kernels]
+    computed = [device for device in profile.devices if device.window_ms]
     device = max(computed, key=lambda device: device.idle_ms, default=None)
     if device and profile.steps.share("compilation") < LIMITS["compilation"]:
         return by_device(profile, device)

@@ -71,7 +71,7 @@ function figures(profile) {
   if (busy.length) {
     const sum = (key) => busy.reduce((all, d) => all + d[key], 0);
     const many = busy.length > 1 ? `${busy.length} devices` : shortName(busy[0]);
-    figure("Computing", percent(sum("busy_ms") / sum("window_ms")), many);
+    figure("Computing", percent(sum("busy_ms") / (sum("window_ms") || 1)), many);
   }
   const { bits16_percent: in16 = null, bits32_percent: in32 } = precision;
   if (in16 !== null)
