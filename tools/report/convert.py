@@ -116,10 +116,11 @@ def rebuilt(host: Host, name: str, texts: list[tuple[int, int]]) -> bytes:
     parts = []
     for plane in host.space.planes:
         at, kept = plane.span[0], []
-        for line, (start, end) in zip(plane.lines, plane.line_fields):
+        for line, (start, end) in zip(plane.lines, plane.line_spans):
             working = line.called(lambda name: not name.startswith(IDLE)).any()
             if not working and len(data) >= LARGE:
-                kept.append(data[at:start])
+                tag = 1 + len(wire.encoded(end - start))  # before it: which field, and its length
+                kept.append(data[at : start - tag])
                 at = end
         body = b"".join([*kept, data[at : plane.span[1]]])
         parts += [b"\x0a", wire.encoded(len(body)), body]
