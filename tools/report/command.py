@@ -126,7 +126,7 @@ def check_outputs(paths: list[Path], files: Files) -> None:
     for file in written:
         if written.count(file) > 1:
             raise Problem(f"{file.name} is named for two outputs: name two files")
-        if any(path.exists() and path.is_file() and file == path.resolve() for path in paths):
+        if any(path.is_file() and file == path.resolve() for path in paths):
             raise Problem(f"{file.name} is the profile itself: name another file to write")
         if file.name.endswith(profile.ENDING):
             raise Problem(f"{file.name} is named like a profile: name another file to write")

@@ -141,9 +141,6 @@ def explained(made: Comparison) -> str:
     return f"{told}: they run beside each other, or part of them is in no table."
 
 
-# --- sums and differences ---
-
-
 def operations(profile: Profile, steps: int) -> Totals:
     items = (((op.name, op.type, op.where), op.self_ms, op.count) for op in profile.operations)
     return summed(items, steps)

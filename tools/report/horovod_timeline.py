@@ -20,7 +20,7 @@ from tools import terminal
 from tools.files import WRONG_SHAPE, check_writable, in_time, save
 from tools.problem import Problem, told
 from tools.report.figures import ms, percent, printable, size
-from tools.report.intervals import Intervals, merged, total, union
+from tools.report.intervals import Intervals, joined, merged, total
 from tools.report.text import end_of, new_table
 
 WAITING = "NEGOTIATE_"
@@ -141,7 +141,7 @@ def read(path: Path) -> Timeline:
 
 
 def covered(chosen: list[Span]) -> Intervals:
-    return union(np.array([s.start for s in chosen]), np.array([s.end for s in chosen]))
+    return joined((span.start, span.end) for span in chosen)
 
 
 def add_shares(found: Timeline, kept: list[Span]) -> None:

@@ -21,6 +21,11 @@ def union(starts: np.ndarray, ends: np.ndarray) -> Intervals:
     return starts[first], latest[last]
 
 
+def joined(spans: Iterable[tuple[int, int]]) -> Intervals:
+    """The same of pairs of a start and an end."""
+    return union(*np.array([*spans], np.int64).reshape(-1, 2).T)
+
+
 def merged(sets: Iterable[Intervals]) -> Intervals:
     found = [*sets, NONE]
     return union(*(np.concatenate(part) for part in zip(*found)))

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from tools.problem import Problem
 from tools.progress import say
-from tools.report import wire, xspace
+from tools.report import intervals, wire, xspace
 from tools.report.gaps import DEVICE
-from tools.report.intervals import Intervals, union
+from tools.report.intervals import Intervals
 from tools.report.profile import ENDING, Retraced, Run
 from tools.report.xspace import Line, Plane, Space
 
@@ -52,9 +50,7 @@ class Host:
         return sorted(found, key=lambda marker: marker.start_ps)
 
     def marked(self) -> Intervals:
-        spans = [(marker.start_ps, marker.end_ps) for marker in self.markers()]
-        table = np.array(spans, np.int64).reshape(-1, 2)
-        return union(table[:, 0], table[:, 1])
+        return intervals.joined((marker.start_ps, marker.end_ps) for marker in self.markers())
 
     def eager_calls(self) -> int:
         """How many operations Python started one by one; a tf.function counts as one."""

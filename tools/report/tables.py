@@ -94,9 +94,6 @@ def plain(text: str) -> str:
     return " ".join(text.split())
 
 
-# --- one part after the other ---
-
-
 def add_overviews(profile: Profile, pages: list[Any]) -> None:
     """Devices of all hosts; precision and advice as the first host that has them tells."""
     profile.device_count = sum(page.run_environment.device_core_count for page in pages)

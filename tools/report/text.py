@@ -18,9 +18,6 @@ MOST_STEPS = 20
 BAR = 72
 
 
-# --- names ---
-
-
 def end_of(text: str, width: int) -> Text:
     """The end of a long name: TensorFlow's names tell most there."""
     text = printable(text)
@@ -96,9 +93,6 @@ def step_lines(profile: Profile, colour: bool) -> list[Text]:
     if steps.count > MOST_STEPS:
         lines.append(Text(f"{'':12} and {steps.count - MOST_STEPS} more"))
     return lines
-
-
-# --- tables ---
 
 
 def operations_table(operations: list[Operation]) -> Table:
