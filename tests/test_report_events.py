@@ -222,6 +222,15 @@ def test_kernels_are_joined_to_operations_on_the_timeline() -> None:
     assert (starts, lengths) == ([0, 40_000], [30_000, 10_000])
 
 
+def test_threads_are_sorted_by_their_numbers() -> None:
+    made = Made()
+    for name in ("tf_Compute/10", "tf_Compute/9", "²", "python"):
+        made.host(name, "x", 0, 1)
+    (process,) = trace.timeline([read(made)])["processes"]
+    names = [lane["name"] for lane in process["lanes"]]
+    assert names == ["python", "tf_Compute/9", "tf_Compute/10", "²"]
+
+
 # --- layers, kinds, operations ---
 
 

@@ -37,7 +37,8 @@ def lanes(plane: Plane) -> list[Line]:
 
     def key(line: Line) -> tuple:
         rank = FIRST.index(line.name) if line.name in FIRST else 3 - line.name.startswith("py")
-        return rank, [int(n) if n.isdigit() else n for n in re.split(r"(\d+)", line.name)]
+        parts = re.split(r"(\d+)", line.name)  # every other one is a number
+        return rank, [int(part) if i % 2 else part for i, part in enumerate(parts)]
 
     return sorted((line for line in plane.lines if len(line)), key=key)
 
