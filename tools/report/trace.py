@@ -23,6 +23,7 @@ CHUNK = 50_000  # events whose details are read at a time
 FIRST = ("Steps", "TensorFlow Name Scope", "TensorFlow Ops")
 OPERATION = ("tf_op", "annotation", "hlo_op")  # what tells a kernel's operation, the best first
 MOST_KERNELS = 100_000  # with more, a lane of operations would be as long as the kernels'
+Event = tuple[int, int, str, str]  # start, length, name, detail
 TOLD = ("annotation", "tf_op", "kernel_details", "hlo_op", "memcpy_details", "shape")
 
 
@@ -137,8 +138,8 @@ def shown(name: str) -> str:
     return short_name(name) if name.startswith("void ") else name
 
 
-def told_events(line: Line, shortest: int, markers: dict[int, str]) -> Iterator[tuple]:
-    """Start, length, name and detail of the events that are long enough."""
+def told_events(line: Line, shortest: int, markers: dict[int, str]) -> Iterator[Event]:
+    """Those that are long enough."""
     rows = np.flatnonzero((line.duration_ps > 0) & (line.duration_ps >= shortest))
     ids, full_names = line.name_id[rows].tolist(), line.plane.full_names
     details = [[full_names[i]] if i in full_names else [] for i in ids]
@@ -152,7 +153,7 @@ def told_events(line: Line, shortest: int, markers: dict[int, str]) -> Iterator[
     return zip(starts, lengths, names, map("  ".join, details))
 
 
-def operations(plane: Plane) -> Iterator[tuple]:
+def operations(plane: Plane) -> Iterator[Event]:
     """A device's kernels joined to the operations that they belong to: neighbours of one are one.
 
     Nothing where the profile has such a lane already.
@@ -190,7 +191,7 @@ def timeline(hosts: list[Host], most: int = MOST_EVENTS) -> dict[str, Any]:
     length = (max(int(line.end_ps.max()) for line in filled) - zero) // 1000
     strings: dict[str, int] = {"": 0}  # names repeat in every step: each is stored once
 
-    def packed(lane: str, events: Iterable[tuple]) -> dict[str, Any]:
+    def packed(lane: str, events: Iterable[Event]) -> dict[str, Any]:
         spans = []
         for start, long, *texts in events:
             numbers = [strings.setdefault(text, len(strings)) for text in texts]
