@@ -160,13 +160,10 @@ def joined(hosts: list[list[Step]]) -> list[Step]:
 
 def host_row(host: str, steps: list[Step]) -> HostSteps:
     """Its own work is the step without the exchange, in which a fast host waits for a slow one."""
-    if not steps:
-        return HostSteps(host, 0, None, 0.0, None)
     found = Steps.of(steps)
-    own = statistics.median(
-        step.total_ms - step.split["collectives"] - step.split["device_to_device"] for step in steps
-    )
-    return HostSteps(host, found.count, found.median_ms, found.share("input"), own)
+    own = [s.total_ms - s.split["collectives"] - s.split["device_to_device"] for s in steps]
+    own_ms = statistics.median(own) if own else None
+    return HostSteps(host, found.count, found.median_ms, found.share("input"), own_ms)
 
 
 def add_input(profile: Profile, result: Any) -> None:
