@@ -133,7 +133,7 @@ def explained(made: Comparison) -> str:
     sides = {item.where for item in made.operations}
     side = "device" if "device" in sides else "host"
     listed = sum(item.difference_ms for item in made.operations if item.where == side)
-    if not sides or abs(step) < 0.02 * made.a_step_ms:
+    if not sides or abs(step) <= 0.02 * made.a_step_ms:
         return ""
     told = f"A step changed by {step:+.1f} ms, the operations listed by {listed:+.1f}"
     if 0 < listed / step <= 1.05:
