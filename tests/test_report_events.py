@@ -426,19 +426,22 @@ def test_horovods_timeline(tmp_path: Path, capsys: pytest.CaptureFixture) -> Non
             horovod_timeline.read(cut)
 
 
+def phase(name: str, at: int, length: int, pid: int = 1, **told: str) -> list[dict]:
+    begin = {"ph": "B", "name": name, "ts": at, "pid": pid}
+    return [begin, {"ph": "E", "ts": at + length, "pid": pid, "args": told}]
+
+
+def ready(times: dict[str, int], pid: int = 1) -> list[dict]:
+    """When each rank was."""
+    return [{"ph": "X", "name": rank, "ts": at, "pid": pid} for rank, at in times.items()]
+
+
 def one_tensor(waits: int, travels: int, rounds: int = 5) -> list[dict]:
     made, at = [], 0
     for _ in range(rounds):
-        for name, length in (("NEGOTIATE_ALLREDUCE", waits), ("ALLREDUCE", travels)):
-            made.append({"ph": "B", "name": name, "ts": at, "pid": 1})
-            if waits and name.startswith("NEG"):
-                made.append({"ph": "X", "name": "0", "ts": at, "pid": 1, "dur": 0})
-                made.append({"ph": "X", "name": "3", "ts": at + length, "pid": 1, "dur": 0})
-            at += length
-            made.append(
-                {"ph": "E", "ts": at, "pid": 1, "args": {"dtype": "float16", "shape": "[8]"}}
-            )
-        at = -(-at // 1000) * 1000
+        made += phase("NEGOTIATE_ALLREDUCE", at, waits) + ready({"0": at, "3": at + waits})
+        made += phase("ALLREDUCE", at + waits, travels, dtype="float16", shape="[8]")
+        at += 1000
     return made
 
 
@@ -459,10 +462,8 @@ def test_the_verdict_on_a_timeline(tmp_path: Path, waits: int, travels: int, kin
 def test_who_came_last_is_told_of_the_steps(tmp_path: Path) -> None:
     """Not of a broadcast at the start; and with Horovod's cache nobody knows it."""
     file, steps = tmp_path / "timeline.json", one_tensor(500, 100)
-    start = [{"ph": "B", "name": "NEGOTIATE_BROADCAST", "ts": 0, "pid": 2}]
-    start += [{"ph": "X", "name": rank, "ts": at, "pid": 2} for rank, at in (("3", 0), ("0", 90))]
-    start += [{"ph": "E", "ts": 90, "pid": 2}, {"ph": "B", "name": "BROADCAST", "ts": 90, "pid": 2}]
-    start += [{"ph": "E", "ts": 95, "pid": 2}]
+    start = phase("NEGOTIATE_BROADCAST", 0, 90, pid=2) + ready({"3": 0, "0": 90}, pid=2)
+    start += phase("BROADCAST", 90, 5, pid=2)
     file.write_text(json.dumps(start + steps))
     found = horovod_timeline.read(file)
     assert found.last_ranks == {"3": 4} and "CACHE" not in found.verdict["next"]
