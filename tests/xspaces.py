@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tools.report.wire import encoded
+
 
 class Made:
     """A profile of one host; times are in microseconds."""
@@ -76,13 +78,5 @@ def many_events(count: int) -> bytes:
     events[:, 12:] = (0x18, *(1_000_000 >> 7 * i & 127 | (128 if i < 2 else 0) for i in range(3)))
     body = b"\x08\x01\x12\x07threads" + events.tobytes()
     named = b"\x22\x09\x08\x01\x12\x05\x08\x01\x12\x01x"  # the name x, as the entry 1
-    plane = b"\x12\x09/host:CPU" + b"\x1a" + varint(len(body)) + body + named
-    return b"\x0a" + varint(len(plane)) + plane + b"\x22\x04many"
-
-
-def varint(value: int) -> bytes:
-    made = bytearray()
-    while value > 127:
-        made.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*made, value])
+    plane = b"\x12\x09/host:CPU" + b"\x1a" + encoded(len(body)) + body + named
+    return b"\x0a" + encoded(len(plane)) + plane + b"\x22\x04many"

@@ -1,17 +1,15 @@
-"""What to try next, in TensorFlow's words and in JAX's."""
+"""What to try next, by cause, in TensorFlow's words and in JAX's."""
 
 from __future__ import annotations
 
-FULL_QUEUE = 2  # kernels that wait when one begins: the host is ahead of the device
-
-MARKERS = {
-    "TensorFlow": "Put each step, its batch included, into "
+LOOP = (
+    "A loop of steps inside one graph looks like this: read the operations. For a step time, "
+    "profile one call a step, as 04_tf_profiler does."
+)
+TENSORFLOW = {
+    "markers": "Put each step, its batch included, into "
     'tf.profiler.experimental.Trace("train", step_num=step, _r=1): see 04_tf_profiler. model.fit '
     "of Keras 3 sets no markers by itself.",
-    "JAX": "Put each step, its batch included, into "
-    'jax.profiler.StepTraceAnnotation("train", step_num=step).',
-}
-TENSORFLOW = {
     "input": "Read once, and prepare batches while the device works: 01_line_profiler has the fix, "
     "04_tf_profiler studies an input pipeline (parallel map, prefetch, cache).",
     "compilation": "Profile later steps (--profile-steps in 04_tf_profiler). If it stays, a "
@@ -35,6 +33,8 @@ TENSORFLOW = {
     "(03_xla): measure both ways.",
 }
 JAX = {
+    "markers": "Put each step, its batch included, into "
+    'jax.profiler.StepTraceAnnotation("train", step_num=step).',
     "input": "Prepare the next batches while the device works: a background thread or tf.data with "
     "prefetch, and jax.device_put ahead of the step.",
     "compilation": "Profile later steps. If it stays, a jitted function is compiled again and "
@@ -55,22 +55,5 @@ JAX = {
 }
 
 
-def following(
-    framework: str,
-    cause: str,
-    bits: object = None,
-    queue: float | None = None,
-    eager: object = False,
-    on_cpu: object = False,
-) -> str:
-    """The advice for a cause, made precise by what else is known."""
-    words = JAX if framework == "JAX" else TENSORFLOW
-    if cause == "launch" and queue is not None and queue >= FULL_QUEUE and not eager:
-        return words["launch, ahead"]
-    if cause == "other" and eager:
-        return words["other, eager"]
-    if cause == "compute" and on_cpu:
-        return words["compute, CPU"]
-    if cause == "compute" and isinstance(bits, (int, float)) and bits < 50:
-        return words["compute, 16 bit"]
-    return words[cause]
+def words(framework: str) -> dict[str, str]:
+    return JAX if framework == "JAX" else TENSORFLOW

@@ -8,7 +8,6 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from tools import terminal
@@ -20,11 +19,11 @@ from tools.report.convert import Converter
 from tools.report.figures import percent
 from tools.report.profile import Profile
 from tools.report.recording import Host
-from tools.report.text_compare import show_both
 
 Files = dict[str, Path]  # by kind: html, json, trace
 STDOUT = Path("-")
-BEGINS = {"html": b"<!doctype html>", "json": b"{", "trace": b"\x1f\x8b"}  # what may be replaced
+BEGINS = {"html": b"<!doctype html>", "json": b"{", "trace": b"{"}  # what may be replaced
+PACKED = b"\x1f\x8b"  # a trace that is named .gz
 
 
 def load(path: Path, ranks: bool = False) -> tuple[Profile, list[Host]]:
@@ -52,9 +51,8 @@ def load(path: Path, ranks: bool = False) -> tuple[Profile, list[Host]]:
 def framework(hosts: list[Host]) -> str:
     """Whose words the advice should use."""
     jax = any(host.has("PjitFunction", "jit_", "$jax") for host in hosts)
-    return (
-        "JAX" if jax and not any(host.has("EagerLocalExecute") for host in hosts) else "TensorFlow"
-    )
+    tensorflow = any(host.has("EagerLocalExecute") for host in hosts)
+    return "JAX" if jax and not tensorflow else "TensorFlow"
 
 
 def add_layers(found: Profile) -> None:
@@ -84,12 +82,13 @@ def add_coverage(found: Profile, hosts: list[Host]) -> None:
 
 def silent_devices(found: Profile) -> list[str]:
     """Devices without kernels, in one line."""
-    names = [device.name.replace("/device:", "") for device in found.devices]
-    nothing = [n for n, d in zip(names, found.devices) if not d.kernels and not d.copies]
-    copied = [n for n, d in zip(names, found.devices) if not d.kernels and d.copies]
-    parts = [f"{', '.join(nothing)} recorded nothing"] if nothing else []
-    parts += [f"{', '.join(copied)} only copies"] if copied else []
-    return [f"Of {len(names)} devices {'; '.join(parts)}."] if parts else []
+    parts = []
+    for copied, told in ((False, "recorded nothing"), (True, "only copies")):
+        idle = [d for d in found.devices if not d.kernels and bool(d.copies) == copied]
+        if idle:
+            names = ", ".join(device.name.replace("/device:", "") for device in idle)
+            parts.append(f"{names} {told}")
+    return [f"Of {len(found.devices)} devices {'; '.join(parts)}."] if parts else []
 
 
 def blind_spots(found: Profile) -> list[str]:
@@ -127,13 +126,14 @@ def check_outputs(paths: list[Path], files: Files) -> None:
     for file in written:
         if written.count(file) > 1:
             raise Problem(f"{file.name} is named for two outputs: name two files")
-        if any(path.exists() and path.is_file() and file == path.resolve() for path in paths):
+        if any(path.is_file() and file == path.resolve() for path in paths):
             raise Problem(f"{file.name} is the profile itself: name another file to write")
         if file.name.endswith(profile.ENDING):
             raise Problem(f"{file.name} is named like a profile: name another file to write")
     for kind, file in files.items():
         if file != STDOUT:
-            check_writable(file.resolve(), BEGINS[kind])
+            packed = kind == "trace" and file.suffix == ".gz"
+            check_writable(file.resolve(), PACKED if packed else BEGINS[kind])
         elif kind != "json":
             raise Problem(f"only --json can go to the standard output: name a file for --{kind}")
     if "trace" in files and len(paths) > 1:
@@ -150,11 +150,6 @@ def make(paths: list[Path], files: Files, ranks: bool = False) -> int:
         return 1
     profiles = [found for found, _ in loaded]
     comparison = compare(*profiles) if len(profiles) == 2 else None
-    if comparison:
-        a, b = map(asdict, profiles)
-        data = {"a": a, "b": b, "comparison": asdict(comparison)}
-    else:
-        data = asdict(profiles[0])
     if "html" in files:
         from tools.report import page
 
@@ -164,6 +159,9 @@ def make(paths: list[Path], files: Files, ranks: bool = False) -> int:
     if "trace" in files:
         save(files["trace"], lambda part: trace.write_chrome(loaded[0][1], part, files["trace"]))
     if "json" in files:
+        data = asdict(profiles[0])
+        if comparison:
+            data = {"a": data, "b": asdict(profiles[1]), "comparison": asdict(comparison)}
         figures = json.dumps(data, indent=1) + "\n"
         if files["json"] == STDOUT:
             sys.stdout.write(figures)
@@ -175,13 +173,9 @@ def make(paths: list[Path], files: Files, ranks: bool = False) -> int:
         for found in profiles:
             console.print(Text(text.title(found), style="bold"), *text.head(found), sep="\n")
     elif comparison:
-        show_both(*profiles, comparison, console)
+        text.show_both(*profiles, comparison, console)
     else:
         text.show(profiles[0], console)
-    wrote(files, console)
-    return 0
-
-
-def wrote(files: Files, console: Console) -> None:
     for file in files.values():
         console.print(Text(f"wrote {file}"))
+    return 0

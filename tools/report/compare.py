@@ -68,26 +68,24 @@ def sentence(a: Profile, b: Profile) -> str:
     figures = f"{after:.1f} ms a step against {before:.1f} ms"
     if abs(after / before - 1) < 0.02:
         return f"B is as fast as A: {figures}."
-    if overlap(a, b):
-        return f"No clear difference between A and B: {figures}, and {spread(a, b)}."
+    times = [[step.total_ms for step in profile.steps.per_step] for profile in (b, a)]
+    if overlap(*times):
+        ranges = " against ".join(f"{min(side):.1f} to {max(side):.1f} ms" for side in times)
+        return (
+            f"No clear difference between A and B: {figures}, and the steps vary, {ranges}: "
+            "record both again where nothing else runs."
+        )
     if after < before:
         return f"B is {before / after:.2f} times as fast as A: {figures}."
     return f"B is slower than A, {after / before:.2f} times the time: {figures}."
 
 
-def overlap(a: Profile, b: Profile) -> bool:
-    """Whether the middle halves of their steps do."""
-    times = [[step.total_ms for step in profile.steps.per_step] for profile in (a, b)]
-    if min(map(len, times)) < 4:
+def overlap(a: list[float], b: list[float]) -> bool:
+    """Whether the middle halves of two sets of step times do; of a few that is not known."""
+    if min(len(a), len(b)) < 4:
         return False
-    (low_a, _, high_a), (low_b, _, high_b) = map(statistics.quantiles, times)
+    (low_a, _, high_a), (low_b, _, high_b) = statistics.quantiles(a), statistics.quantiles(b)
     return max(low_a, low_b) < min(high_a, high_b)
-
-
-def spread(a: Profile, b: Profile) -> str:
-    ranges = [[step.total_ms for step in profile.steps.per_step] for profile in (b, a)]
-    told = " against ".join(f"{min(times):.1f} to {max(times):.1f} ms" for times in ranges)
-    return f"the steps vary, {told}: record both again where nothing else runs"
 
 
 # --- what the operations say ---
@@ -108,41 +106,39 @@ def unrelated(a: Profile, b: Profile) -> str:
     return f"These look like two programs: they share {shared} of their operations' names."
 
 
+def runs_differ(item: Difference) -> bool:
+    """Whether it runs more or less often in B."""
+    return bool(item.a_count and item.b_count and abs(item.a_count - item.b_count) > 0.5)
+
+
 def came_and_went(made: Comparison) -> str:
-    added = [item for item in made.operations if item.a_ms is None]
-    removed = [item for item in made.operations if item.b_ms is None]
-    changed = [
-        item
-        for item in made.operations
-        if item.a_count and item.b_count and abs(item.a_count - item.b_count) > 0.5
-    ]
+    added = [item.difference_ms for item in made.operations if item.a_ms is None]
+    removed = [item.difference_ms for item in made.operations if item.b_ms is None]
+    changed = sum(map(runs_differ, made.operations))
     parts = []
     if added:
-        parts.append(f"{len(added):,} added ({sum(i.difference_ms for i in added):+.1f} ms)")
+        parts.append(f"{len(added):,} added ({sum(added):+.1f} ms)")
     if removed:
-        parts.append(f"{len(removed):,} removed ({sum(i.difference_ms for i in removed):+.1f} ms)")
+        parts.append(f"{len(removed):,} removed ({sum(removed):+.1f} ms)")
     if changed:
-        parts.append(f"{len(changed):,} run more or less often")
+        parts.append(f"{changed:,} run more or less often")
     return f"Operations in B: {', '.join(parts)}." if parts else ""
 
 
 def explained(made: Comparison) -> str:
     """Which part of the difference lies in the operations that are listed."""
-    if not made.per_step or made.a_step_ms is None or made.b_step_ms is None:
+    if made.a_step_ms is None or made.b_step_ms is None:
         return ""
     step = made.b_step_ms - made.a_step_ms
     sides = {item.where for item in made.operations}
     side = "device" if "device" in sides else "host"
     listed = sum(item.difference_ms for item in made.operations if item.where == side)
-    if not sides or abs(step) < 0.02 * made.a_step_ms:
+    if not sides or abs(step) <= 0.02 * made.a_step_ms:
         return ""
     told = f"A step changed by {step:+.1f} ms, the operations listed by {listed:+.1f}"
     if 0 < listed / step <= 1.05:
         return f"{told}: {percent(min(1.0, listed / step))} of it."
     return f"{told}: they run beside each other, or part of them is in no table."
-
-
-# --- sums and differences ---
 
 
 def operations(profile: Profile, steps: int) -> Totals:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -18,6 +19,7 @@ AROUND = re.compile(
     r"|Tfrt|PjRt|Pjit|\$|Xla(Module|Compile|Launch)|InstantiatedCaptured|Host|Parallel|BFC|Donation)"
     r"|::|\(wait"
 )
+Key = tuple[str, str, str]  # name, type and mode
 
 
 def add_operations(profile: Profile, hosts: list[Host]) -> None:
@@ -36,58 +38,41 @@ def add_operations(profile: Profile, hosts: list[Host]) -> None:
 def operations(hosts: list[Host]) -> list[Operation]:
     """Those that XLA names, or else what ran on TensorFlow's worker threads, by self time."""
     lines = [line for host in hosts for line in host.threads]
-    found = collect([(line, with_text(line, "hlo_op")) for line in lines], compiled=True)
-    if not found:
-        workers = [line for line in lines if WORKERS.search(line.name)]
-        chosen = [(ln, np.flatnonzero(~ln.called(AROUND.search))) for ln in workers]
-        found = {**collect(chosen, compiled=False), **eager(lines)}
-    total = sum(spent for _, spent in found.values())
+    calls = [call for line in lines for call in named_calls(line, line.having("hlo_op"), "XLA")]
+    if not calls:
+        for line in lines:
+            if WORKERS.search(line.name):
+                rows = np.flatnonzero(~line.called(AROUND.search))
+                calls += named_calls(line, rows, "graph")
+        calls += [call for line in lines for call in eager_calls(line)]
+    found: dict[Key, tuple[int, int]] = {}
+    for key, spent in calls:
+        count, before = found.get(key, (0, 0))
+        found[key] = count + 1, before + spent
+    total = sum(spent for _, spent in calls) or 1  # events may all have no length
     return [
         Operation(name, kind, "host", mode, count, spent / 1e9, spent / total, None)
         for (name, kind, mode), (count, spent) in found.items()
     ]
 
 
-def eager(lines: list[Line]) -> dict[tuple[str, str, str], tuple[int, int]]:
+def named_calls(line: Line, rows: np.ndarray, mode: str) -> Iterator[tuple[Key, int]]:
+    """Each of these events, with its self time."""
+    rows = rows[line.duration_ps[rows] > 0]
+    modules = line.texts("hlo_module", rows) if mode == "XLA" else [""] * len(rows)
+    ids = line.name_id[rows].tolist()
+    for i, name, module, spent in zip(ids, line.names(rows), modules, self_times(line, rows)):
+        kind = re.sub(r"[.\d]+$", "", name)
+        full = line.plane.full_names.get(i, name).partition(":")[0]
+        yield (f"{module}/{full}" if module else full, kind, mode), spent
+
+
+def eager_calls(line: Line) -> Iterator[tuple[Key, int]]:
     """What Python started one by one, by type: such operations have no name of their own."""
-    found: dict[tuple[str, str, str], tuple[int, int]] = {}
-    for line in lines:
-        rows = np.flatnonzero(line.called(EAGER.match))
-        for name, spent in zip(line.names(rows), line.duration_ps[rows].tolist()):
-            kind = name.partition(": ")[2]
-            count, before = found.get((kind, kind, "eager"), (0, 0))
-            found[kind, kind, "eager"] = count + 1, before + spent
-    return found
-
-
-def collect(
-    chosen: list[tuple[Line, np.ndarray]], compiled: bool
-) -> dict[tuple[str, str, str], tuple[int, int]]:
-    """Count and self time by name, type and mode."""
-    found: dict[tuple[str, str, str], tuple[int, int]] = {}
-    for line, rows in chosen:
-        rows = rows[line.duration_ps[rows] > 0]
-        modules = line.texts("hlo_module", rows) if compiled else [""] * len(rows)
-        ids = line.name_id[rows].tolist()
-        told = zip(ids, line.names(rows), modules, self_times(line, rows))
-        for number, name, module, spent in told:
-            kind = re.sub(r"[.\d]+$", "", name)
-            full = line.plane.full_names.get(number, name).partition(":")[0]
-            key = (f"{module}/{full}" if module else full, kind, "XLA" if compiled else "graph")
-            count, before = found.get(key, (0, 0))
-            found[key] = count + 1, before + spent
-    return found
-
-
-def with_text(line: Line, stat: str) -> np.ndarray:
-    """The events that have this stat: one of each name is asked."""
-    wanted = line.plane.stat_ids(stat)
-    if not wanted:
-        return np.zeros(0, np.int64)
-    ids, first = np.unique(line.name_id, return_index=True)
-    stats = line.stats(first)
-    has = ids[np.unique(stats.event[np.isin(stats.name, wanted)])]
-    return np.flatnonzero(np.isin(line.name_id, has))
+    rows = np.flatnonzero(line.called(EAGER.match))
+    for name, spent in zip(line.names(rows), line.duration_ps[rows].tolist()):
+        kind = name.partition(": ")[2]
+        yield (kind, kind, "eager"), spent
 
 
 def self_times(line: Line, rows: np.ndarray) -> list[int]:

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from tools.report.intervals import (
-    Intervals,
-    both,
-    clip,
-    first_of,
-    gaps,
-    inside,
-    merged,
-    total,
-    union,
-)
+from tools.report import intervals
+from tools.report.intervals import Intervals, merged, total, union, without
 from tools.report.xspace import Line, Plane, Space
 
 DEVICE = re.compile(r"^/device:(?!CPU)\w+:\d+")
@@ -30,7 +22,7 @@ RUNTIME = re.compile(
     r"^(Eager|TFE_|FunctionRun|Executor|KernelAndDevice|Kernel|cu[A-Z]|cuda|hip|PjRt|Pjit|Execute"
     r"|Thunk|Xla|XLA|Stream|Mem(cpy|set)|void |_?Send|_?Recv|ParseArguments)"
 )
-OWN_LINE = re.compile(r"^Stream #|^Stream |^XLA Ops$|Compute")
+OWN_LINE = re.compile(r"^XLA Ops$|Compute")  # of a device without streams
 # What the host did in a gap: our name, what to call it. The first that fits counts.
 ACTIVITIES = {
     "exchange": "exchange with other devices",
@@ -85,23 +77,14 @@ class Device:
     def idle_share(self) -> float:
         return self.idle_ms / self.window_ms if self.window_ms else 0.0
 
-    @property
-    def gap_count(self) -> int:
-        return sum(item.count for item in self.gaps)
-
-    @property
-    def recorded_share(self) -> float | None:
-        """Computing, of the whole recording."""
-        return self.busy_ms / self.recorded_ms if self.recorded_ms else None
-
 
 def devices(host: str, space: Space, marked: Intervals, recorded_ms: float = 0) -> list[Device]:
     """Each device of a host; marked is where the program has step markers."""
     planes = [plane for plane in space.planes if DEVICE.match(plane.name)]
     if not planes:
         return []
-    lines = [line for plane in space.planes if plane not in planes for line in plane.lines]
-    host_side = HostSide([line for line in lines if len(line)])
+    others = [plane for plane in space.planes if not DEVICE.match(plane.name)]
+    host_side = HostSide([line for plane in others for line in plane.lines if len(line)])
     found = [device(host, plane, host_side, marked) for plane in planes]
     for made in found:
         made.recorded_ms = max(recorded_ms, made.window_ms)
@@ -119,49 +102,32 @@ class HostSide:
     """When the host launched, waited, read input or ran Python; and every launch."""
 
     def __init__(self, lines: list[Line]) -> None:
-        launch, wait, data, python, exchange = [], [], [], [], []
+        found: dict[str, list[Intervals]] = defaultdict(list)
         self.launches: list[tuple[np.ndarray, ...]] = []
         for line in lines:
             waits = spans(line, line.called(WAIT.search))
-            demand = line.called(INPUT.search)
-            own = line.name.startswith("py") or line.name == "main"
             rows, ids = line.with_number("correlation_id")
             if len(rows):
                 self.launches.append((ids, line.start_ps[rows], line.end_ps[rows]))
-            wait.append(waits)
-            exchange.append(spans(line, line.called(EXCHANGE.search)))
-            if line.name.startswith("tf_data"):
-                if "get_next" in line.name:
-                    data.append(spans(line, demand))
+            found["wait"].append(waits)
+            found["exchange"].append(spans(line, line.called(EXCHANGE.search)))
+            background = line.name.startswith("tf_data")
+            if not background or "get_next" in line.name:
+                found["input"].append(spans(line, line.called(INPUT.search)))
+            if background:
                 continue
-            data.append(spans(line, demand))
-            if own:
+            if line.name.startswith("py") or line.name == "main":
                 runs = line.called(RUNTIME.search)
                 runs[rows] = True
-                launch.append(without(spans(line, runs), waits))
-                python.append(spans(line, ~runs))
+                found["launch"].append(without(spans(line, runs), waits))
+                found["python"].append(spans(line, ~runs))
             elif len(rows) or line.name.startswith(("tf_gpu", "tf_Compute", "tf_inter")):
-                launch.append(without(spans(line, slice(None)), waits))
-        self.activities = {
-            "exchange": merged(exchange),
-            "launch": merged(launch),
-            "input": merged(data),
-            "python": merged(python),
-            "wait": merged(wait),
-        }
+                found["launch"].append(without(spans(line, slice(None)), waits))
+        self.activities = {name: merged(found[name]) for name in ACTIVITIES}
 
 
 def spans(line: Line, chosen: np.ndarray | slice) -> Intervals:
     return union(line.start_ps[chosen], line.end_ps[chosen])
-
-
-def without(covered: Intervals, taken: Intervals) -> Intervals:
-    """The first, as far as the second does not cover it."""
-    points = np.unique(np.concatenate((*covered, *taken)))
-    if len(points) < 2:
-        return covered
-    kept = inside(covered, points[:-1]) & ~inside(taken, points[:-1])
-    return union(points[:-1][kept], points[1:][kept])
 
 
 def device(host: str, plane: Plane, host_side: HostSide, marked: Intervals) -> Device:
@@ -187,9 +153,9 @@ def device(host: str, plane: Plane, host_side: HostSide, marked: Intervals) -> D
     if len(marked[0]) and marked[0][0] < window[0]:  # the first step's wait for data counts too
         window = int(marked[0][0]), window[1]
     made.window_ms = (window[1] - window[0]) / 1e9
-    made.busy_ms = total(clip(computing, window)) / 1e9
+    made.busy_ms = total(intervals.clip(computing, window)) / 1e9
     made.idle_ms = made.window_ms - made.busy_ms
-    add_gaps(made, gaps(computing, window), host_side, copying, exchanging)
+    add_gaps(made, intervals.gaps(computing, window), host_side, copying, exchanging)
     add_launches(made, launched, host_side)
     return made
 
@@ -197,7 +163,7 @@ def device(host: str, plane: Plane, host_side: HostSide, marked: Intervals) -> D
 def hidden(work: Intervals, computing: Intervals) -> tuple[float, float | None]:
     """How long it took, and which share of that the device computed meanwhile."""
     length = total(work)
-    return length / 1e9, both(work, computing) / length if length else None
+    return length / 1e9, intervals.both(work, computing) / length if length else None
 
 
 def add_gaps(
@@ -205,17 +171,16 @@ def add_gaps(
 ) -> None:
     sets = {**host.activities, "copy": copying}
     sets["exchange"] = merged([sets["exchange"], exchanging])
-    table, length = first_of([sets[name] for name in ACTIVITIES if name != "nothing"], idle)
-    table = table / 1e9
+    classes = [sets[name] for name in ACTIVITIES if name != "nothing"]
+    table, length = intervals.first_of(classes, idle) / 1e9, idle[1] - idle[0]
     made.waiting_ms = dict(zip(ACTIVITIES, table.sum(axis=0).tolist()))
     low = 0.0
     for most, title in SIZES:
         chosen = (length >= low * 1e6) & (length < most * 1e6)
-        low = most
         host_ms = dict(zip(ACTIVITIES, table[chosen].sum(axis=0).tolist()))
-        made.gaps.append(
-            GapClass(title, int(chosen.sum()), float(length[chosen].sum()) / 1e9, host_ms)
-        )
+        total_ms = float(length[chosen].sum()) / 1e9
+        made.gaps.append(GapClass(title, int(chosen.sum()), total_ms, host_ms))
+        low = most
 
 
 def add_launches(made: Device, launched: list[tuple], host: HostSide) -> None:
@@ -236,8 +201,6 @@ def add_launches(made: Device, launched: list[tuple], host: HostSide) -> None:
     made.launch_us = float(np.median(returned - called)) / 1e6
     made.launch_delay_us = float(np.median(begins - called)) / 1e6
     made.shorter_than_launch = float(np.mean(ends - begins < returned - called))
-    waiting = (
-        np.searchsorted(np.sort(called), begins)
-        - np.arange(len(begins))[np.argsort(np.argsort(begins, kind="stable"))]
-    )
+    begun_before = np.argsort(np.argsort(begins, kind="stable"))
+    waiting = np.searchsorted(np.sort(called), begins) - begun_before
     made.queue = float(np.median(np.maximum(0, waiting - 1)))

@@ -20,8 +20,8 @@ from tools import terminal
 from tools.files import WRONG_SHAPE, check_writable, in_time, save
 from tools.problem import Problem, told
 from tools.report.figures import ms, percent, printable, size
-from tools.report.intervals import Intervals, merged, total, union
-from tools.report.text_parts import end_of, new_table
+from tools.report.intervals import Intervals, joined, merged, total
+from tools.report.text import end_of, new_table
 
 WAITING = "NEGOTIATE_"
 EXCHANGES = ("ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER")
@@ -77,21 +77,18 @@ def load(path: Path) -> list[dict]:
         raise Problem(f"no such file: {path}") from None
     except (OSError, EOFError, zlib.error) as error:
         raise Problem(f"{path} cannot be read: {error}") from None
-    for ending in ("", "]", "}]"):
+    text = text.rstrip().rstrip(",")
+    whole = text[: text.rfind("},") + 1]  # where it is cut in the middle of an event
+    for candidate in (text, text + "]", text + "}]", whole + "]"):
         try:
-            found = json.loads(text.rstrip().rstrip(",") + ending)
+            found = json.loads(candidate)
         except (ValueError, RecursionError):
             continue
         if isinstance(found, dict):
             found = found.get("traceEvents")
         if isinstance(found, list):
             return [event for event in found if isinstance(event, dict)]
-    # Cut in the middle of an event: what came before it is whole.
-    try:
-        found = json.loads(text[: text.rindex("},") + 1] + "]")
-        return [event for event in found if isinstance(event, dict)]
-    except (ValueError, RecursionError):
-        raise Problem(f"{path} is no timeline of Horovod: it is not JSON") from None
+    raise Problem(f"{path} is no timeline of Horovod: it is not JSON")
 
 
 def spans(events: list[dict]) -> tuple[list[Span], dict[int, list[tuple[int, str]]]]:
@@ -133,12 +130,9 @@ def read(path: Path) -> Timeline:
     firsts: dict[tuple[int, str], int] = {}
     for span in sorted(made, key=lambda span: span.start):
         firsts.setdefault((span.tensor, span.name), span.start)
-    kept = [
-        span
-        for span in made
-        if span.tensor in repeated
-        and (found.steps == 1 or span.start > firsts[span.tensor, span.name])
-    ]
+    kept = [span for span in made if span.tensor in repeated]
+    if found.steps > 1:
+        kept = [span for span in kept if span.start > firsts[span.tensor, span.name]]
     add_shares(found, kept)
     add_phases(found, kept)
     add_ranks(found, {tensor: ticks for tensor, ticks in ready.items() if tensor in repeated})
@@ -147,7 +141,7 @@ def read(path: Path) -> Timeline:
 
 
 def covered(chosen: list[Span]) -> Intervals:
-    return union(np.array([s.start for s in chosen]), np.array([s.end for s in chosen]))
+    return joined((span.start, span.end) for span in chosen)
 
 
 def add_shares(found: Timeline, kept: list[Span]) -> None:
@@ -209,55 +203,53 @@ def add_ranks(found: Timeline, ready: dict[int, list[tuple[int, str]]]) -> None:
 
 def judge(found: Timeline) -> dict[str, str]:
     shares = f"{percent(found.waiting)} waiting, {percent(found.exchanging)} exchanging"
-    evidence = (
-        f"{shares} of {ms(found.step_ms)} ms a step, {found.exchanges_per_step:.1f} exchanges."
-    )
+    step = f"{ms(found.step_ms)} ms a step, {found.exchanges_per_step:.1f} exchanges."
     if max(found.waiting, found.exchanging) < LIMIT:
-        return {
-            "kind": "compute-bound",
-            "sentence": "The exchange is not the problem: the ranks compute most of the time.",
-            "evidence": evidence,
-            "next": "Profile one rank: 04_tf_profiler.",
-        }
-    if found.waiting >= found.exchanging:
+        kind = "compute-bound"
+        sentence = "The exchange is not the problem: the ranks compute most of the time."
+        tries = "Profile one rank: 04_tf_profiler."
+    elif found.waiting >= found.exchanging:
+        kind = "waiting"
+        sentence = f"The ranks wait for each other {percent(found.waiting)} of the time."
         look = "Look for the rank that comes late: "
         if found.asked < 2 < found.steps:
             look = "Record who comes late, with HOROVOD_CACHE_CAPACITY=0. Then look there: "
-        return {
-            "kind": "waiting",
-            "sentence": f"The ranks wait for each other {percent(found.waiting)} of the time.",
-            "evidence": evidence,
-            "next": f"{look}unequal batches or input, shared cores, a rank that also logs or "
-            "evaluates. HOROVOD_CYCLE_TIME is how often Horovod asks.",
-        }
-    return {
-        "kind": "communication-bound",
-        "sentence": f"Communication-bound: {percent(found.exchanging)} of the time is exchange.",
-        "evidence": evidence,
-        "next": "Exchange less: a larger batch on every rank, 16-bit gradients "
-        "(05_reduced_precision), fewer and larger buffers (HOROVOD_FUSION_THRESHOLD).",
-    }
+        tries = (
+            f"{look}unequal batches or input, shared cores, a rank that also logs or evaluates. "
+            "HOROVOD_CYCLE_TIME is how often Horovod asks."
+        )
+    else:
+        kind = "communication-bound"
+        sentence = f"Communication-bound: {percent(found.exchanging)} of the time is exchange."
+        tries = (
+            "Exchange less: a larger batch on every rank, 16-bit gradients (05_reduced_precision), "
+            "fewer and larger buffers (HOROVOD_FUSION_THRESHOLD)."
+        )
+    evidence = f"{shares} of {step}"
+    return {"kind": kind, "sentence": sentence, "evidence": evidence, "next": tries}
 
 
 def run(paths: list[Path], files: dict[str, Path]) -> int:
     if len(paths) > 1 or set(files) - {"json"}:
         raise Problem("of Horovod's timeline, one file is read, and --json can be written")
-    if "json" in files and files["json"] != Path("-"):
-        if files["json"].resolve() == paths[0].resolve():
-            raise Problem(f"{paths[0].name} is the timeline itself: name another file to write")
-        check_writable(files["json"], b"{")
+    path, file = paths[0], files.get("json")
+    to_stdout = file == Path("-")
+    if file and not to_stdout:
+        if file.resolve() == path.resolve():
+            raise Problem(f"{path.name} is the timeline itself: name another file to write")
+        check_writable(file, b"{")
     try:
-        found = read(paths[0])
+        found = read(path)
     except WRONG_SHAPE as error:
-        raise Problem(f"{paths[0]} is no timeline of Horovod ({told(error)})") from None
+        raise Problem(f"{path} is no timeline of Horovod ({told(error)})") from None
     figures = json.dumps(asdict(found), indent=1) + "\n"
-    if "json" in files and files["json"] == Path("-"):
+    if to_stdout:
         sys.stdout.write(figures)
         return 0
     show(found)
-    if "json" in files:
-        save(files["json"], lambda part: part.write_text(figures, encoding="utf-8"))
-        print(f"wrote {files['json']}")
+    if file:
+        save(file, lambda part: part.write_text(figures, encoding="utf-8"))
+        print(f"wrote {file}")
     return 0
 
 
@@ -265,18 +257,20 @@ def show(found: Timeline) -> None:
     console = terminal.console()
     console.width = min(console.width, 100)
     verdict = found.verdict
-    lines = [Text(verdict["sentence"], style="bold"), Text("Evidence: " + verdict["evidence"])]
-    lines += [Text("Next: " + verdict["next"]), Text()]
-    lines.append(Text(printable(f"{found.file}, {found.steps} steps, {found.tensors} tensors")))
-    lines.append(Text(f"Buffer of one exchange: {size(found.buffer_bytes)}"))
-    if found.last_ranks and found.last_lag_ms is not None:
+    lines = [
+        f"Evidence: {verdict['evidence']}",
+        f"Next: {verdict['next']}",
+        "",
+        printable(f"{found.file}, {found.steps} steps, {found.tensors} tensors"),
+        f"Buffer of one exchange: {size(found.buffer_bytes)}",
+    ]
+    if found.last_ranks:
         ranks = ", ".join(f"rank {rank} {count} times" for rank, count in found.last_ranks.items())
-        lines.append(Text(f"Last to be ready, where the file says so: {ranks}"))
-        lines.append(Text(f"  {ms(found.last_lag_ms)} ms after the first, the median"))
-    console.print(*lines, Text(), sep="\n")
+        lines.append(f"Last to be ready, where the file says so: {ranks}")
+        lines.append(f"  {ms(found.last_lag_ms)} ms after the first, the median")
+    console.print(Text(verdict["sentence"], style="bold"), *map(Text, lines), Text(), sep="\n")
     table = new_table("total ms|median ms|count", "phase, the first round of each tensor left out")
     for phase in found.phases:
-        table.add_row(
-            ms(phase.total_ms), ms(phase.median_ms), f"{phase.count:,}", end_of(phase.name, 40)
-        )
+        figures = ms(phase.total_ms), ms(phase.median_ms), f"{phase.count:,}"
+        table.add_row(*figures, end_of(phase.name, 40))
     console.print(table)

@@ -21,6 +21,11 @@ def union(starts: np.ndarray, ends: np.ndarray) -> Intervals:
     return starts[first], latest[last]
 
 
+def joined(spans: Iterable[tuple[int, int]]) -> Intervals:
+    """The same of pairs of a start and an end."""
+    return union(*np.array([*spans], np.int64).reshape(-1, 2).T)
+
+
 def merged(sets: Iterable[Intervals]) -> Intervals:
     found = [*sets, NONE]
     return union(*(np.concatenate(part) for part in zip(*found)))
@@ -47,38 +52,42 @@ def clip(covered: Intervals, window: tuple[int, int]) -> Intervals:
 
 def inside(covered: Intervals, times: np.ndarray) -> np.ndarray:
     """Which of these times are covered."""
-    place = np.searchsorted(covered[0], times, side="right") - 1
     if not len(covered[0]):
         return np.zeros(len(times), bool)
+    place = np.searchsorted(covered[0], times, side="right") - 1
     return (place >= 0) & (times < covered[1][np.maximum(place, 0)])
+
+
+def pieces(*sets: Intervals) -> Intervals:
+    """Time cut wherever one of them starts or ends: each covers a piece wholly or not at all."""
+    points = np.unique(np.concatenate([column for covered in sets for column in covered]))
+    return points[:-1], points[1:]
 
 
 def both(a: Intervals, b: Intervals) -> int:
     """How long both are covered."""
-    points = np.unique(np.concatenate((*a, *b)))
-    if len(points) < 2:
-        return 0
-    return int(np.diff(points)[inside(a, points[:-1]) & inside(b, points[:-1])].sum())
+    lows, highs = pieces(a, b)
+    return int((highs - lows)[inside(a, lows) & inside(b, lows)].sum())
 
 
-def first_of(classes: list[Intervals], within: Intervals) -> tuple[np.ndarray, np.ndarray]:
-    """For each stretch within, how long each class is the first that covers it.
+def without(covered: Intervals, taken: Intervals) -> Intervals:
+    """The first, as far as the second does not cover it."""
+    lows, highs = pieces(covered, taken)
+    kept = inside(covered, lows) & ~inside(taken, lows)
+    return union(lows[kept], highs[kept])
 
-    A table, a row for a stretch; the last column is what no class covers. And the rows' lengths.
+
+def first_of(classes: list[Intervals], within: Intervals) -> np.ndarray:
+    """For each stretch within, a row: how long each class is the first that covers it.
+
+    The last column is what no class covers.
     """
-    count, length = len(within[0]), within[1] - within[0]
-    table = np.zeros((count, len(classes) + 1), np.int64)
-    if not count:
-        return table, length
-    window = int(within[0][0]), int(within[1][-1])
-    sets = [clip(covered, window) for covered in classes]
-    points = np.unique(np.concatenate([*within, *(column for each in sets for column in each)]))
-    lows, lengths = points[:-1], np.diff(points)
+    lows, highs = pieces(within, *classes)
     kept = inside(within, lows)
-    lows, lengths = lows[kept], lengths[kept]
-    row = np.searchsorted(within[0], lows, side="right") - 1
+    lows, highs = lows[kept], highs[kept]
     chosen = np.full(len(lows), len(classes))
-    for i in range(len(sets) - 1, -1, -1):
-        chosen[inside(sets[i], lows)] = i
-    np.add.at(table, (row, chosen), lengths)
-    return table, length
+    for i, covered in reversed(list(enumerate(classes))):
+        chosen[inside(covered, lows)] = i
+    table = np.zeros((len(within[0]), len(classes) + 1), np.int64)
+    np.add.at(table, (np.searchsorted(within[0], lows, side="right") - 1, chosen), highs - lows)
+    return table

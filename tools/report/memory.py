@@ -28,14 +28,14 @@ def add_memory(profile: Profile, tables: dict[str, bytes | None]) -> None:
 
 def allocator(host: str, name: str, entry: dict) -> Memory:
     summary = entry.get("profileSummary", {})
-    snapshots = entry.get("sampledTimelineSnapshots") or entry.get("memoryProfileSnapshots")
+    snapshots = entry.get("sampledTimelineSnapshots") or entry.get("memoryProfileSnapshots") or []
     made = Memory(
         host=host,
         allocator=name,
         peak_bytes=int(summary.get("peakStats", {}).get("peakBytesInUse", 0)),
         lifetime_peak_bytes=int(summary.get("peakBytesUsageLifetime", 0)),
         capacity_bytes=int(summary.get("memoryCapacity", 0)),
-        curve=sorted(map(memory_point, snapshots or [])),
+        curve=sorted(map(memory_point, snapshots)),
         at_peak=at_peak(entry),
     )
     made.headroom = headroom(made)
@@ -50,17 +50,14 @@ def memory_point(snapshot: dict) -> list[float]:
 
 def at_peak(entry: dict) -> list[Allocation]:
     """What was in use at the peak, by operation and shape, the largest first."""
-    snapshots, special = (
-        entry.get("memoryProfileSnapshots", []),
-        entry.get("specialAllocations", []),
-    )
+    snapshots = entry.get("memoryProfileSnapshots", [])
     found: dict[tuple[str, str], Allocation] = {}
     for active in entry.get("activeAllocations", []):
         index = int(active.get("snapshotIndex", -1))
         if 0 <= index < len(snapshots):
             told = snapshots[index].get("activityMetadata", {})
         else:
-            told = special[int(active.get("specialIndex", 0))]
+            told = entry["specialAllocations"][int(active.get("specialIndex", 0))]
         count = int(active.get("numOccurrences", 1))
         name, shape = told.get("tfOpName", "unknown"), told.get("tensorShape", "")
         key = (EARLIER, "") if name == UNMAPPED else (name, shape)
@@ -74,8 +71,6 @@ def headroom(item: Memory) -> float | None:
     """How many times the batch: what comes and goes in a step grows with it, the rest does not."""
     stays = min((used for _, used in item.curve), default=0)
     varies = item.peak_bytes - stays
-    if "GPU" not in item.allocator or varies < VARIES * item.peak_bytes:
+    if "GPU" not in item.allocator or item.capacity_bytes <= item.peak_bytes:
         return None
-    if item.capacity_bytes <= item.peak_bytes or not varies:
-        return None
-    return (item.capacity_bytes - stays) / varies
+    return (item.capacity_bytes - stays) / varies if varies > VARIES * item.peak_bytes else None

@@ -17,16 +17,13 @@ from tools.report.profile import LABELS, Profile
 from tools.stages import ROOT, STAGES
 
 FOLDER = Path(__file__).parent / "assets"
-SCRIPTS = (
-    "charts.js",
-    "tables.js",
-    "devices.js",
-    "timeline_colours.js",
-    "timeline_paint.js",
-    "timeline.js",
-    "page.js",
-)
+# In this order: constants come before their use.
+SCRIPTS = ("charts", "tables", "devices", "timeline_colours", "timeline_paint", "timeline", "page")
 MOST_ROWS = 100  # of a table; --json has them all
+
+
+def asset(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
 
 
 def safe_json(value: Any) -> str:
@@ -78,9 +75,8 @@ def page(
     }
     parts = {
         "title": html.escape(", ".join(profile.run for profile in profiles)),
-        "style": (FOLDER / "page.css").read_text(encoding="utf-8"),
-        "script": "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS),
+        "style": asset("page.css"),
+        "script": "\n".join(asset(f"{name}.js") for name in SCRIPTS),
         "data": safe_json(data),
     }
-    template = (FOLDER / "page.html").read_text(encoding="utf-8")
-    return re.sub(r"@@(\w+)@@", lambda found: parts[found[1]], template)
+    return re.sub(r"@@(\w+)@@", lambda found: parts[found[1]], asset("page.html"))

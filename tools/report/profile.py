@@ -162,9 +162,9 @@ class Profile:
     path: str
     files: list[str]
     hosts: list[str]
-    device_type: str
-    device_count: int
-    steps: Steps
+    device_type: str = "CPU"
+    device_count: int = 0
+    steps: Steps = field(default_factory=Steps)
     framework: str = "TensorFlow"
     verdict: dict[str, str] = field(default_factory=dict)
     devices: list[Device] = field(default_factory=list)
@@ -226,6 +226,6 @@ def find(path: Path, ranks: bool = False) -> Run:
         raise Problem(f"no profile (*{ENDING}) in {path}. To make one: {MAKE_ONE}")
     if ranks:
         return Run(path.absolute(), files)
-    folders = sorted({file.absolute().parent for file in files}, key=recorded)
+    folders = sorted(dict.fromkeys(file.absolute().parent for file in files), key=recorded)
     newest = [file for file in files if file.absolute().parent == folders[-1]]
     return Run(folders[-1], newest, len(folders) - 1)

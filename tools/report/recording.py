@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from tools.problem import Problem
 from tools.progress import say
-from tools.report import wire, xspace
+from tools.report import intervals, wire, xspace
 from tools.report.gaps import DEVICE
-from tools.report.intervals import Intervals, union
+from tools.report.intervals import Intervals
 from tools.report.profile import ENDING, Retraced, Run
-from tools.report.xspace import Line, Space
+from tools.report.xspace import Line, Plane, Space
 
 LARGE = 100_000_000  # bytes: from here on reading takes a while, and the reader is told
 
@@ -38,8 +36,8 @@ class Host:
         return [line for plane in planes for line in plane.lines if len(line)]
 
     @property
-    def devices(self) -> list[str]:
-        return [plane.name for plane in self.space.planes if DEVICE.match(plane.name)]
+    def devices(self) -> list[Plane]:
+        return [plane for plane in self.space.planes if DEVICE.match(plane.name)]
 
     def markers(self) -> list[Marker]:
         """The program's own step markers, whatever TensorFlow could make of them."""
@@ -52,16 +50,14 @@ class Host:
         return sorted(found, key=lambda marker: marker.start_ps)
 
     def marked(self) -> Intervals:
-        spans = [(marker.start_ps, marker.end_ps) for marker in self.markers()]
-        table = np.array(spans, np.int64).reshape(-1, 2)
-        return union(table[:, 0], table[:, 1])
+        return intervals.joined((marker.start_ps, marker.end_ps) for marker in self.markers())
 
     def eager_calls(self) -> int:
         """How many operations Python started one by one; a tf.function counts as one."""
-        return sum(
-            int(line.called(lambda name: name.startswith("EagerLocalExecute")).sum())
-            for line in self.threads
-        )
+        found = [
+            ln.called(lambda name: name.startswith("EagerLocalExecute")) for ln in self.threads
+        ]
+        return sum(int(calls.sum()) for calls in found)
 
     def recorded_ms(self) -> float | None:
         """From start to stop, as the profiler notes it; else from the first event to the last."""
@@ -80,8 +76,6 @@ class Host:
         found: dict[str, Retraced] = {}
         for line in self.threads:
             rows, counts = line.with_number("tracing_count")
-            if not len(rows):
-                continue
             kinds = line.texts("tf_function_call", rows)
             for name, count, kind in zip(line.names(rows), counts.tolist(), kinds):
                 item = found.setdefault(name, Retraced(name, 0, 0, 0))
@@ -92,11 +86,8 @@ class Host:
 
     def has(self, *beginnings: str) -> bool:
         """Was any event recorded whose name begins so?"""
-        return any(
-            name.startswith(beginnings)
-            for plane in self.space.planes
-            for name in plane.event_names.values()
-        )
+        planes = self.space.planes
+        return any(n.startswith(beginnings) for p in planes for n in p.event_names.values())
 
 
 def read(run: Run) -> tuple[list[Host], list[str]]:
@@ -136,8 +127,7 @@ def tell_apart(hosts: list[Host], folder: Path) -> None:
 
 def read_host(file: Path) -> Host:
     try:
-        data = file.read_bytes()
-        space = xspace.read(data)
+        space = xspace.read(file.read_bytes())
     except OSError as error:
         raise Problem(f"{file} cannot be read: {error.strerror}") from None
     except wire.Broken:

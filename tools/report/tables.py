@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import statistics
 from typing import Any
 
 from tools.problem import Problem
 from tools.report.convert import Converter
-from tools.report.hosts import add_hosts
 from tools.report.layers import short_name
 from tools.report.memory import add_memory
-from tools.report.profile import SPLIT, Kernel, Operation, Profile, Run, Step, Steps
+from tools.report.profile import (
+    LABELS,
+    SPLIT,
+    HostSteps,
+    Kernel,
+    Operation,
+    Profile,
+    Run,
+    Step,
+    Steps,
+)
 from tools.report.recording import Host
 
 AMD = re.compile(r"^Cijk_|\.kd$|__amd_|rocm|miopen", re.I)
+LAG = 0.1  # from this share above the median host on, a host is a straggler
 
 
 def read(run: Run, hosts: list[Host], converter: Converter) -> Profile:
     """What TensorFlow's converters tell."""
+    from tensorboard_plugin_profile.protobuf.kernel_stats_pb2 import KernelStatsDb
+    from tensorboard_plugin_profile.protobuf.overview_page_pb2 import OverviewPage
+    from tensorboard_plugin_profile.protobuf.tf_data_stats_pb2 import CombinedTfDataStats
+    from tensorboard_plugin_profile.protobuf.tf_stats_pb2 import TfStatsDatabase
+
     profile = Profile(
         run=run.name,
         path=str(run.folder.resolve()),
         files=[host.file.name for host in hosts],
         hosts=[host.name for host in hosts],
-        device_type="unknown",
-        device_count=0,
-        steps=Steps(),
     )
     each = range(len(hosts))
     overviews = [converter.convert("overview_page", i) for i in each]
@@ -40,18 +52,18 @@ def read(run: Run, hosts: list[Host], converter: Converter) -> Profile:
     kernels = converter.convert("kernel_stats") if any(h.devices for h in hosts) else b""
     data = any(host.has("Iterator::") for host in hosts)
     pipelines = converter.convert("tf_data_bottleneck_analysis") if data else b""
-    parts: list[tuple[str, Callable[[Profile, bytes], None], bytes | None]] = [
-        ("framework_op_stats", add_operations, operations),
-        ("kernel_stats", add_kernels, kernels),
-        ("tf_data_bottleneck_analysis", add_tf_data, pipelines),
-    ]
-    add_overviews(profile, [data for data in overviews if data])
-    add_hosts(profile, [(host.name, steps_of(d)) for host, d in zip(hosts, overviews) if d])
-    for tool, add, table in parts:
+    pages = [(h.name, OverviewPage.FromString(d)) for h, d in zip(hosts, overviews) if d]
+    add_overviews(profile, [page for _, page in pages])
+    add_hosts(profile, [(name, steps_of(page)) for name, page in pages])
+    for tool, table, message, add in (
+        ("framework_op_stats", operations, TfStatsDatabase, add_operations),
+        ("kernel_stats", kernels, KernelStatsDb, add_kernels),
+        ("tf_data_bottleneck_analysis", pipelines, CombinedTfDataStats, add_tf_data),
+    ):
         if table is None:
             profile.missing.append(f"TensorFlow's converter could not compute {tool}.")
         else:
-            add(profile, table)
+            add(profile, message.FromString(table))
     allocated = [i for i in each if hosts[i].has("MemoryAllocation", "MemoryDeallocation")]
     add_memory(profile, {hosts[i].name: converter.convert("memory_profile", i) for i in allocated})
     hide_what_is_not_known(profile, hosts)
@@ -60,7 +72,7 @@ def read(run: Run, hosts: list[Host], converter: Converter) -> Profile:
 
 def hide_what_is_not_known(profile: Profile, hosts: list[Host]) -> None:
     """TensorFlow's converter says no where it cannot tell: on AMD, and of what XLA compiled."""
-    planes = [plane for host in hosts for plane in host.space.planes if plane.name in host.devices]
+    planes = [plane for host in hosts for plane in host.devices]
     vendors = {str(plane.told.get("device_vendor", "")).upper() for plane in planes}
     if "AMD" in vendors or any(AMD.search(kernel.name) for kernel in profile.kernels):
         for kernel in profile.kernels:
@@ -68,8 +80,7 @@ def hide_what_is_not_known(profile: Profile, hosts: list[Host]) -> None:
         for operation in profile.operations:
             operation.tensor_core = None
         profile.missing.append("Whether AMD's matrix cores were used: the converter cannot tell.")
-    shapes = any(plane.stat_ids("shape") for plane in planes)
-    if profile.kernels and not shapes:
+    if profile.kernels and not any(plane.stat_ids("shape") for plane in planes):
         profile.precision = {"bits16_percent": None, "bits32_percent": None}
         profile.missing.append("No shapes recorded on the device: no share of 16 and 32 bit.")
 
@@ -83,16 +94,9 @@ def plain(text: str) -> str:
     return " ".join(text.split())
 
 
-# --- one part after the other ---
-
-
-def add_overviews(profile: Profile, tables: list[bytes]) -> None:
+def add_overviews(profile: Profile, pages: list[Any]) -> None:
     """Devices of all hosts; precision and advice as the first host that has them tells."""
-    from tensorboard_plugin_profile.protobuf import overview_page_pb2
-
-    pages = [overview_page_pb2.OverviewPage.FromString(data) for data in tables]
-    for page in pages:
-        profile.device_count += page.run_environment.device_core_count
+    profile.device_count = sum(page.run_environment.device_core_count for page in pages)
     types = [page.run_environment.device_type for page in pages]
     profile.device_type = next((kind for kind in types if kind not in ("", "CPU")), "CPU")
     found = [
@@ -107,23 +111,65 @@ def add_overviews(profile: Profile, tables: list[bytes]) -> None:
         add_input(profile, pages[0].input_analysis)
 
 
-def steps_of(data: bytes) -> list[Step]:
+def steps_of(page: Any) -> list[Step]:
     """The steps of one host, each with its split."""
-    from tensorboard_plugin_profile.protobuf import input_pipeline_pb2, overview_page_pb2
+    from tensorboard_plugin_profile.protobuf.input_pipeline_pb2 import PerGenericStepDetails
 
     per_step = []
-    for packed in overview_page_pb2.OverviewPage.FromString(data).input_analysis.step_details:
-        step = input_pipeline_pb2.PerGenericStepDetails()
+    for packed in page.input_analysis.step_details:
+        step = PerGenericStepDetails()
         packed.Unpack(step)
         split = {key: sum(getattr(step, name) for name in names) for key, _, names in SPLIT}
         per_step.append(Step(step.step_name or str(step.step_number), step.step_time_ms, split))
     return per_step
 
 
-def add_input(profile: Profile, result: Any) -> None:
-    from tensorboard_plugin_profile.protobuf import input_pipeline_pb2
+def add_hosts(profile: Profile, hosts: list[tuple[str, list[Step]]]) -> None:
+    """The mean step of all hosts, so that its parts add up; and a row for each of several."""
+    profile.steps = Steps.of(joined([steps for _, steps in hosts]))
+    if len(hosts) < 2:
+        return
+    rows = [host_row(name, steps) for name, steps in hosts]
+    middle = statistics.median([item.own_ms for item in rows if item.own_ms] or [0.0])
+    for item in rows:
+        if item.own_ms and middle:
+            item.lag = item.own_ms / middle - 1
+    profile.host_steps = rows
+    slowest = max(rows, key=lambda item: item.lag or 0.0)
+    if slowest.lag and slowest.lag >= LAG:
+        profile.notes.append(
+            f"{slowest.host} is the straggler: {slowest.own_ms:.1f} ms of its own work a step, "
+            f"{middle:.1f} on the median host. In synchronous training all wait for it."
+        )
 
-    advice = input_pipeline_pb2.BottleneckAnalysis()
+
+def joined(hosts: list[list[Step]]) -> list[Step]:
+    """Step by step the mean of the hosts that have it."""
+    found: dict[str, list[Step]] = {}
+    for step in (step for steps in hosts for step in steps):
+        found.setdefault(step.name, []).append(step)
+    return [
+        Step(
+            name,
+            statistics.fmean(step.total_ms for step in steps),
+            {key: statistics.fmean(step.split[key] for step in steps) for key in LABELS},
+        )
+        for name, steps in found.items()
+    ]
+
+
+def host_row(host: str, steps: list[Step]) -> HostSteps:
+    """Its own work is the step without the exchange, in which a fast host waits for a slow one."""
+    found = Steps.of(steps)
+    own = [s.total_ms - s.split["collectives"] - s.split["device_to_device"] for s in steps]
+    own_ms = statistics.median(own) if own else None
+    return HostSteps(host, found.count, found.median_ms, found.share("input"), own_ms)
+
+
+def add_input(profile: Profile, result: Any) -> None:
+    from tensorboard_plugin_profile.protobuf.input_pipeline_pb2 import BottleneckAnalysis
+
+    advice = BottleneckAnalysis()
     result.recommendation.bottleneck_analysis.Unpack(advice)
     spent = result.input_time_breakdown
     profile.input_pipeline.update(
@@ -148,10 +194,7 @@ def add_input(profile: Profile, result: Any) -> None:
     )
 
 
-def add_operations(profile: Profile, data: bytes) -> None:
-    from tensorboard_plugin_profile.protobuf import tf_stats_pb2
-
-    table = tf_stats_pb2.TfStatsDatabase.FromString(data).without_idle
+def add_operations(profile: Profile, tables: Any) -> None:
     profile.operations = [
         Operation(
             name=record.op_name,
@@ -164,7 +207,7 @@ def add_operations(profile: Profile, data: bytes) -> None:
             + record.host_total_self_time_as_fraction,
             tensor_core=record.gpu_tensorcore_utilization,
         )
-        for record in table.tf_stats_record
+        for record in tables.without_idle.tf_stats_record
     ]
     profile.operations.sort(key=lambda operation: -operation.self_ms)
 
@@ -176,11 +219,8 @@ def mode(record: Any) -> str:
     return "eager" if record.is_eager else "graph"
 
 
-def add_kernels(profile: Profile, data: bytes) -> None:
-    from tensorboard_plugin_profile.protobuf import kernel_stats_pb2
-
-    reports = kernel_stats_pb2.KernelStatsDb.FromString(data).reports
-    total = sum(report.total_duration_ns for report in reports)
+def add_kernels(profile: Profile, table: Any) -> None:
+    total = sum(report.total_duration_ns for report in table.reports)
     profile.kernels = [
         Kernel(
             name=report.name,
@@ -199,17 +239,14 @@ def add_kernels(profile: Profile, data: bytes) -> None:
             block=list(report.block_dim),
             grid=list(report.grid_dim),
         )
-        for report in reports
+        for report in table.reports
     ]
     profile.kernels.sort(key=lambda kernel: -kernel.total_ms)
     if not profile.kernels:
         profile.missing.append("No GPU kernels recorded.")
 
 
-def add_tf_data(profile: Profile, data: bytes) -> None:
-    from tensorboard_plugin_profile.protobuf import tf_data_stats_pb2
-
-    stats = tf_data_stats_pb2.CombinedTfDataStats.FromString(data)
+def add_tf_data(profile: Profile, stats: Any) -> None:
     profile.input_pipeline["summary"] = plain(stats.summary)
     profile.input_pipeline["bottlenecks"] = [
         {

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tools.report import derived
-from tools.report.gaps import DEVICE
+from tools.report.gaps import DEVICE, own_lines
 from tools.report.layers import short_name
 from tools.report.recording import Host
 from tools.report.xspace import Line, Plane
@@ -22,6 +21,9 @@ from tools.report.xspace import Line, Plane
 MOST_EVENTS = 200_000  # in the page; the longest are kept
 CHUNK = 50_000  # events whose details are read at a time
 FIRST = ("Steps", "TensorFlow Name Scope", "TensorFlow Ops")
+OPERATION = ("tf_op", "annotation", "hlo_op")  # what tells a kernel's operation, the best first
+MOST_KERNELS = 100_000  # with more, a lane of operations would be as long as the kernels'
+Event = tuple[int, int, str, str]  # start, length, name, detail
 TOLD = ("annotation", "tf_op", "kernel_details", "hlo_op", "memcpy_details", "shape")
 
 
@@ -36,7 +38,8 @@ def lanes(plane: Plane) -> list[Line]:
 
     def key(line: Line) -> tuple:
         rank = FIRST.index(line.name) if line.name in FIRST else 3 - line.name.startswith("py")
-        return rank, [int(n) if n.isdigit() else n for n in re.split(r"(\d+)", line.name)]
+        parts = re.split(r"(\d+)", line.name)  # every other one is a number
+        return rank, [int(part) if i % 2 else part for i, part in enumerate(parts)]
 
     return sorted((line for line in plane.lines if len(line)), key=key)
 
@@ -102,24 +105,13 @@ def write_chrome(hosts: list[Host], path: Path, name: Path) -> None:
 # --- the page's timeline ---
 
 
-@dataclass
-class Span:
+class Span(NamedTuple):
     """An event as the page has it, in nanoseconds since the first."""
 
     start: int
     length: int
-    name: int
+    name: int  # its place among the strings
     detail: int
-
-
-class Strings:
-    """Names repeat in every step: each is stored once."""
-
-    def __init__(self) -> None:
-        self.index: dict[str, int] = {"": 0}
-
-    def __call__(self, text: str) -> int:
-        return self.index.setdefault(text, len(self.index))
 
 
 def stack(spans: list[Span]) -> list[list[Span]]:
@@ -146,14 +138,11 @@ def shown(name: str) -> str:
     return short_name(name) if name.startswith("void ") else name
 
 
-def line_spans(
-    line: Line, shortest: int, zero: int, strings: Strings, markers: dict[int, str]
-) -> list[Span]:
+def told_events(line: Line, shortest: int, markers: dict[int, str]) -> Iterator[Event]:
+    """Those that are long enough."""
     rows = np.flatnonzero((line.duration_ps > 0) & (line.duration_ps >= shortest))
-    if not len(rows):
-        return []
-    ids = line.name_id[rows].tolist()
-    details = [[line.plane.full_names[i]] if i in line.plane.full_names else [] for i in ids]
+    ids, full_names = line.name_id[rows].tolist(), line.plane.full_names
+    details = [[full_names[i]] if i in full_names else [] for i in ids]
     starts, lengths = line.start_ps[rows].tolist(), line.duration_ps[rows].tolist()
     names = [shown(line.plane.event_names.get(i, "")) for i in ids]
     for i, stat, value in line.plane.by_event(line.stats(rows)):
@@ -161,49 +150,71 @@ def line_spans(
             details[i].append(str(value))
         elif stat == "step_num" and starts[i] in markers:
             names[i] = markers[starts[i]]
-    return [
-        Span((start - zero) // 1000, max(1, length // 1000), strings(name), strings(told))
-        for start, length, name, told in zip(starts, lengths, names, map("  ".join, details))
-    ]
+    return zip(starts, lengths, names, map("  ".join, details))
+
+
+def operations(plane: Plane) -> Iterator[Event]:
+    """A device's kernels joined to the operations that they belong to: neighbours of one are one.
+
+    Nothing where the profile has such a lane already.
+    """
+    if not DEVICE.match(plane.name) or any(ln.name == "TensorFlow Ops" for ln in plane.lines):
+        return
+    kernels: list[tuple[int, int, str]] = []
+    for line in own_lines(plane):
+        rows = np.flatnonzero(line.duration_ps > 0)
+        if len(rows) > MOST_KERNELS:
+            return
+        told = zip(*(line.texts(stat, rows) for stat in OPERATION))
+        for start, end, names in zip(line.start_ps[rows], line.end_ps[rows], told):
+            name = next(filter(None, names), "").partition(":")[0]
+            if name:
+                kernels.append((int(start), int(end), name))
+    kernels.sort(key=lambda kernel: kernel[0])
+    for name, neighbours in itertools.groupby(kernels, key=lambda kernel: kernel[2]):
+        starts, ends, _ = zip(*neighbours)
+        yield starts[0], max(ends) - starts[0], name, ""
 
 
 def timeline(hosts: list[Host], most: int = MOST_EVENTS) -> dict[str, Any]:
     """Rows of [start, duration, name, detail], starts as differences, times in nanoseconds."""
     lines = [line for host in hosts for plane in planes(host) for line in lanes(plane)]
-    lengths = [line.duration_ps[line.duration_ps > 0] for line in lines]
-    whole = sum(map(len, lengths))
-    if not whole:
-        return {"processes": [], "strings": [], "steps": [], "length": 0, "view": [0, 0]}
-    shortest = 0
-    if whole > most:
-        shortest = int(np.partition(np.concatenate(lengths), whole - most)[whole - most])
     filled = [line for line in lines if (line.duration_ps > 0).any()]
+    if not filled:
+        return {"processes": [], "strings": [], "steps": [], "length": 0, "view": [0, 0]}
+    lengths = np.concatenate([line.duration_ps[line.duration_ps > 0] for line in filled])
+    whole, shortest = len(lengths), 0
+    if whole > most:
+        shortest = int(np.partition(lengths, whole - most)[whole - most])
+    kept = int((lengths >= shortest).sum())
     zero = min(int(line.start_ps[line.duration_ps > 0].min()) for line in filled)
-    end = max(int(line.end_ps.max()) for line in filled)
-    strings, kept, processes, steps = Strings(), 0, [], []
+    length = (max(int(line.end_ps.max()) for line in filled) - zero) // 1000
+    strings: dict[str, int] = {"": 0}  # names repeat in every step: each is stored once
+
+    def packed(lane: str, events: Iterable[Event]) -> dict[str, Any]:
+        spans = []
+        for start, long, *texts in events:
+            numbers = [strings.setdefault(text, len(strings)) for text in texts]
+            spans.append(Span((start - zero) // 1000, max(1, long // 1000), *numbers))
+        return {"name": lane, "rows": [pack(row) for row in stack(spans)]}
+
+    processes, steps = [], []
     for host in hosts:
         markers = {marker.start_ps: marker.name for marker in host.markers()}
         marked = step_spans(host)
         steps = steps or [[name, (at - zero) // 1000, (to - at) // 1000] for name, at, to in marked]
         for plane in planes(host):
-            joined = [
-                Span((start - zero) // 1000, max(1, (end - start) // 1000), strings(name), 0)
-                for name, start, end in derived.operations(plane)
-            ]
-            packed = [{"name": "Operations", "rows": [*map(pack, stack(joined))]}] if joined else []
+            found = [packed("Operations", operations(plane))]
             for line in lanes(plane):
-                spans = line_spans(line, shortest, zero, strings, markers)
-                kept += len(spans)
-                if spans:
-                    packed.append({"name": line.name, "rows": [*map(pack, stack(spans))]})
+                found.append(packed(line.name, told_events(line, shortest, markers)))
             name = title(host, plane, len(hosts) > 1)
-            processes.append({"name": name, "lanes": packed})
+            processes.append({"name": name, "lanes": [lane for lane in found if lane["rows"]]})
     return {
         "processes": processes,
-        "strings": list(strings.index),
+        "strings": list(strings),
         "steps": steps,
-        "length": (end - zero) // 1000,
-        "view": first_view(steps, (end - zero) // 1000),
+        "length": length,
+        "view": first_view(steps, length),
         "events": kept,
         "left_out": whole - kept,
         "starts_ms": zero / 1e9,
@@ -227,18 +238,12 @@ def step_spans(host: Host) -> list[tuple[str, int, int]]:
     markers = [(marker.name, marker.start_ps, marker.end_ps) for marker in host.markers()]
     if markers:
         return markers
-    lines = [ln for p in planes(host) for ln in lanes(p) if ln.name == "Steps"]
-    spans = [
-        span for ln in lines for span in zip(ln.names(), ln.start_ps.tolist(), ln.end_ps.tolist())
-    ]
+    spans = []
+    for line in (line for plane in planes(host) for line in lanes(plane) if line.name == "Steps"):
+        spans += zip(line.names(), line.start_ps.tolist(), line.end_ps.tolist())
     return sorted(spans, key=lambda span: span[1])
 
 
 def pack(row: list[Span]) -> list[list[int]]:
-    starts = [span.start for span in row]
-    return [
-        [after - before for before, after in zip([0, *starts], starts)],
-        [span.length for span in row],
-        [span.name for span in row],
-        [span.detail for span in row],
-    ]
+    starts, *columns = zip(*row)
+    return [[at - before for before, at in zip((0, *starts), starts)], *map(list, columns)]

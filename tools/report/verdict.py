@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.report.advice import MARKERS, following
+from tools.report import advice
 from tools.report.figures import percent
 from tools.report.gaps import ACTIVITIES, Device
 from tools.report.profile import LABELS, Profile
@@ -12,16 +12,9 @@ from tools.report.profile import LABELS, Profile
 LIMITS = {"input": 0.20, "compilation": 0.20, "launch": 0.15, "communication": 0.20, "other": 0.20}
 IDLE = 0.15  # of a device's time: below that, it is its arithmetic that counts
 MANY_CALLS = 20  # a step: one graph needs two or three, its batch included
-# What a device waits for, as a verdict calls it.
-CAUSES = {
-    "exchange": "communication",
-    "copy": "copy",
-    "launch": "launch",
-    "input": "input",
-    "python": "other",
-    "wait": "other",
-    "nothing": "other",
-}
+FULL_QUEUE = 2  # kernels that wait when one begins: the host is ahead of the device
+# What the host does while a device waits, and what a verdict calls it, where they differ.
+CAUSES = {"exchange": "communication", "python": "other", "wait": "other", "nothing": "other"}
 KINDS = {
     "input": "input-bound",
     "compilation": "compile-bound",
@@ -36,53 +29,55 @@ KINDS = {
 def judge(profile: Profile, markers: int = 0) -> dict[str, str]:
     """kind, sentence, evidence and next; markers is how many step markers were recorded."""
     count = profile.steps.count
-    again = [item for item in profile.retraced if count and 2 * item.traced > count]
+    again = [item for item in profile.retraced if 2 * item.traced > count > 0]
     if again:
         most = max(again, key=lambda item: item.tracings)
         sentence = f"{most.name} is traced again in {most.traced} of {most.calls} calls."
         return told(profile, "compilation", sentence, split_evidence(profile))
-    device = waiting_most(profile)
+    computed = [device for device in profile.devices if device.window_ms]
+    device = max(computed, key=lambda device: device.idle_ms, default=None)
     if device and profile.steps.share("compilation") < LIMITS["compilation"]:
         return by_device(profile, device)
-    if not profile.steps.count:
-        return unknown(profile, markers)
-    return by_split(profile)
+    return by_split(profile) if count else unknown(profile, markers)
 
 
-def told(profile: Profile, cause: str, sentence: str, evidence: str, **facts: object) -> dict:
-    tries = following(profile.framework, cause, **facts)
-    name = KINDS[cause].capitalize()
+def told(
+    profile: Profile, cause: str, sentence: str, evidence: str, more: str = ""
+) -> dict[str, str]:
+    """More tells a cause from others of its kind that want another advice."""
     return {
         "kind": KINDS[cause],
-        "sentence": f"{name}: {sentence}",
+        "sentence": f"{KINDS[cause].capitalize()}: {sentence}",
         "evidence": evidence,
-        "next": tries,
+        "next": advice.words(profile.framework)[cause + more],
     }
+
+
+def arithmetic(profile: Profile) -> tuple[str, str]:
+    """The share in 32 bit as a part of a sentence, and which advice on arithmetic fits it."""
+    bits = profile.precision.get("bits32_percent")
+    if bits is None:
+        return "", ""
+    return f", {bits:.0f} % of it in 32 bit", ", 16 bit" if bits < 50 else ""
 
 
 # --- with a device: what it waits for ---
 
 
-def waiting_most(profile: Profile) -> Device | None:
-    """The device that loses most time, of those that computed."""
-    computed = [device for device in profile.devices if device.kernels]
-    return max(computed, key=lambda device: device.idle_ms, default=None)
-
-
 def by_device(profile: Profile, device: Device) -> dict[str, str]:
+    """On the device that loses most time, of those that computed."""
     name = device.name.replace("/device:", "")
     if device.idle_share < IDLE:
-        bits = profile.precision.get("bits32_percent")
-        in_32 = f", {bits:.0f} % of it in 32 bit" if bits is not None else ""
+        in_32, more = arithmetic(profile)
         return told(
             profile,
             "compute",
             f"{name} computes for {percent(device.busy_ms / device.window_ms)} of its time{in_32}.",
             f"{device.kernels:,} kernels in {device.window_ms:.1f} ms, waits {waits_for(device)}.",
-            bits=bits,
+            more,
         )
     doing = max(device.waiting_ms, key=lambda key: device.waiting_ms[key])
-    cause = CAUSES[doing]
+    cause = CAUSES.get(doing, doing)
     idle = f"{name} computes nothing for {percent(device.idle_share)} of its time"
     sentence = {
         "launch": f"{idle}, while the host launches the next kernels.",
@@ -91,15 +86,13 @@ def by_device(profile: Profile, device: Device) -> dict[str, str]:
         "copy": f"{idle}, while data is copied to it or from it.",
         "other": f"{idle}, and nothing is being launched.",
     }[cause]
-    return told(
-        profile,
-        cause,
-        sentence,
-        gap_evidence(device),
-        queue=device.queue,
-        eager=profile.eager_calls / max(1, profile.steps.count) >= MANY_CALLS,
-        bits=profile.precision.get("bits32_percent"),
-    )
+    eager = profile.eager_calls / max(1, profile.steps.count) >= MANY_CALLS
+    more = ""
+    if cause == "launch" and (device.queue or 0) >= FULL_QUEUE and not eager:
+        more = ", ahead"
+    elif cause == "other" and eager:
+        more = ", eager"
+    return told(profile, cause, sentence, gap_evidence(device, doing), more)
 
 
 def waits_for(device: Device) -> str:
@@ -110,18 +103,15 @@ def waits_for(device: Device) -> str:
     return f"{device.idle_ms:.2f} ms ({', '.join(named)})" if named else "never"
 
 
-def gap_evidence(device: Device) -> str:
+def gap_evidence(device: Device, doing: str) -> str:
     """How many gaps, how large, and what the host did in them."""
-    largest = max(device.gaps, key=lambda item: item.count)
-    most = f"{largest.count:,} of {device.gap_count:,} gaps {largest.size}"
-    doing = max(device.waiting_ms, key=lambda key: device.waiting_ms[key])
-    share = device.waiting_ms[doing] / device.idle_ms
-    if doing == "launch":
-        busy = f"the executor busy in {percent(share)} of the idle time"
-    else:
-        busy = f"{ACTIVITIES[doing]} in {percent(share)} of the idle time"
+    most = max(device.gaps, key=lambda item: item.count)
+    count = sum(item.count for item in device.gaps)
+    gaps = f"{most.count:,} of {count:,} gaps {most.size}"
+    what = "the executor busy" if doing == "launch" else ACTIVITIES[doing]
+    busy = f"{what} in {percent(device.waiting_ms[doing] / device.idle_ms)} of the idle time"
     python = percent(device.waiting_ms.get("python", 0) / device.idle_ms)
-    return f"{most}; {busy}" + (f", Python in {python}." if doing != "python" else ".")
+    return f"{gaps}; {busy}" + (f", Python in {python}." if doing != "python" else ".")
 
 
 # --- without one, or without its events: TensorFlow's split of the step ---
@@ -147,9 +137,7 @@ def by_split(profile: Profile) -> dict[str, str]:
     over = {name: shares[name] for name, limit in LIMITS.items() if shares[name] >= limit}
     worst = max(over, key=lambda name: over[name], default="compute")
     share, calls = percent(shares[worst]), profile.eager_calls / profile.steps.count
-    on_cpu = profile.steps.share("device_compute") == 0
-    bits = profile.precision.get("bits32_percent")
-    in_32 = f", {bits:.0f} % of it in 32 bit" if bits is not None else ""
+    in_32, more = arithmetic(profile) if worst == "compute" else ("", "")
     sentence = {
         "input": f"{share} of a step is waiting for data.",
         "compilation": f"{share} of a step is compiling, which should happen once.",
@@ -159,31 +147,29 @@ def by_split(profile: Profile) -> dict[str, str]:
         "other": f"for {share} of a step TensorFlow sees nothing running.",
         "compute": f"the device computes for {share} of a step{in_32}.",
     }[worst]
-    eager = worst == "other" and calls >= MANY_CALLS
-    if eager:
+    if worst == "other" and calls >= MANY_CALLS and mostly_graph(profile):
+        sentence = (  # saving or reading weights, say
+            f"the step is a graph, but beside it Python starts {calls:.0f} operations, and for "
+            f"{share} of a step nothing runs."
+        )
+    elif worst == "other" and calls >= MANY_CALLS:
+        more = ", eager"
         sentence = (
             f"Python starts {calls:.0f} operations a step one by one, and for {share} of the step "
             "none of them runs."
         )
-    if eager and mostly_graph(profile):  # saving or reading weights, say
-        eager = False
-        sentence = (
-            f"the step is a graph, but beside it Python starts {calls:.0f} operations, and for "
-            f"{share} of a step nothing runs."
-        )
-    if worst == "compute" and on_cpu:
-        waiting = percent(profile.steps.share("input"), 1)
+    elif worst == "compute" and not profile.steps.share("device_compute"):
+        more, waiting = ", CPU", percent(profile.steps.share("input"), 1)
         sentence = f"{share} of a step is computing on the CPU, {waiting} is waiting for data."
-    evidence = split_evidence(profile)
-    return told(profile, worst, sentence, evidence, eager=eager, on_cpu=on_cpu, bits=bits)
+    return told(profile, worst, sentence, split_evidence(profile), more)
 
 
 def mostly_graph(profile: Profile) -> bool:
-    spent = {"graph": 0.0, "eager": 0.0}
-    for operation in profile.operations:
-        if operation.mode in spent:
-            spent[operation.mode] += operation.self_ms
-    return spent["graph"] > spent["eager"]
+    graph, eager = (
+        sum(op.self_ms for op in profile.operations if op.mode == mode)
+        for mode in ("graph", "eager")
+    )
+    return graph > eager
 
 
 def split_evidence(profile: Profile) -> str:
@@ -195,16 +181,10 @@ def split_evidence(profile: Profile) -> str:
 
 
 def unknown(profile: Profile, markers: int) -> dict[str, str]:
+    sentence = "the profile has no step markers, so there is no step time to split."
+    tries = advice.words(profile.framework)["markers"]
     if markers:
-        sentence = (
-            f"Unknown: TensorFlow ties no work to the {markers} step markers, so there is no step "
-            "time."
-        )
-        tries = (
-            "A loop of steps inside one graph looks like this: read the operations. For a step "
-            "time, profile one call a step, as 04_tf_profiler does."
-        )
-    else:
-        sentence = "Unknown: the profile has no step markers, so there is no step time to split."
-        tries = MARKERS[profile.framework]
-    return {"kind": "unknown", "sentence": sentence, "evidence": "", "next": tries}
+        ties = f"TensorFlow ties no work to the {markers} step markers"
+        sentence = f"{ties}, so there is no step time."
+        tries = advice.LOOP
+    return {"kind": "unknown", "sentence": f"Unknown: {sentence}", "evidence": "", "next": tries}

@@ -10,7 +10,6 @@ import struct
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
@@ -67,27 +66,29 @@ class Line:
         at, size = (self.at, self.size) if rows is None else (self.at[rows], self.size[rows])
         return read_stats(self.plane.data, at, at + size)
 
-    def with_number(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """The events that have this stat, and its value, a whole number.
-
-        All events of one name have the same stats: one of each is asked first.
-        """
+    def having(self, name: str) -> np.ndarray:
+        """The events that have this stat: one of each name is asked, all others have the same."""
         wanted = self.plane.stat_ids(name)
-        if not wanted or not len(self):
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        if not wanted:
+            return np.zeros(0, np.int64)
         ids, first = np.unique(self.name_id, return_index=True)
         stats = self.stats(first)
         has = ids[np.unique(stats.event[np.isin(stats.name, wanted)])]
-        rows = np.flatnonzero(np.isin(self.name_id, has))
+        return np.flatnonzero(np.isin(self.name_id, has))
+
+    def with_number(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """The events that have this stat, and its value, a whole number."""
+        rows = self.having(name)
         stats = self.stats(rows)
-        fits = np.isin(stats.name, wanted) & np.isin(stats.kind, (UNSIGNED, SIGNED))
+        named = np.isin(stats.name, self.plane.stat_ids(name))
+        fits = named & np.isin(stats.kind, (UNSIGNED, SIGNED))
         return rows[stats.event[fits]], stats.value[fits]
 
     def texts(self, name: str, rows: np.ndarray) -> list[str]:
         """One stat of some events, where it is a text."""
         made = [""] * len(rows)
         wanted = self.plane.stat_ids(name)
-        if wanted and len(rows):
+        if wanted:
             stats = self.stats(rows)
             for i in np.flatnonzero(np.isin(stats.name, wanted)).tolist():
                 made[int(stats.event[i])] = str(self.plane.value(stats, i))
@@ -104,7 +105,7 @@ class Plane:
     stat_names: dict[int, str] = field(default_factory=dict)
     told: dict[str, object] = field(default_factory=dict)  # of the device itself
     span: tuple[int, int] = (0, 0)  # where it lies in the file
-    line_fields: list[tuple[int, int]] = field(default_factory=list)  # and its lines
+    line_spans: list[tuple[int, int]] = field(default_factory=list)  # and its lines
 
     def stat_ids(self, name: str) -> list[int]:
         return [i for i, known in self.stat_names.items() if known == name]
@@ -133,10 +134,6 @@ class Space:
     hosts: list[str] = field(default_factory=list)
     texts: list[tuple[int, int]] = field(default_factory=list)  # where names lie in the file
 
-    @cached_property
-    def events(self) -> int:
-        return sum(len(line) for plane in self.planes for line in plane.lines)
-
 
 def text(data: np.ndarray, at: int, end: int) -> str:
     """A name may hold anything: what is no UTF-8 shows as a question mark."""
@@ -158,44 +155,42 @@ def read(data: bytes) -> Space:
 
 
 def read_plane(space: Space, data: np.ndarray, at: int, end: int) -> Plane:
-    plane, lines, told, before = Plane(data, span=(at, end)), [], [], at
+    plane, told = Plane(data, span=(at, end)), []
     for number, first, last in wire.fields(space.data, at, end):
         if number == 2:
             plane.name = text(data, first, last)
             space.texts.append((first, last))
         elif number == 3:
-            lines.append((first, last))
-            plane.line_fields.append((before, last))
+            plane.line_spans.append((first, last))
         elif number == 4:
-            key, names = read_entry(space, data, first, last)
-            plane.event_names[key] = names.get(4) or names.get(2, "")
-            if names.get(4, "") and names.get(2, "") != names[4]:
-                plane.full_names[key] = names.get(2, "")
+            key, name, to_show = read_entry(space, data, first, last)
+            plane.event_names[key] = to_show or name
+            if to_show and to_show != name:
+                plane.full_names[key] = name
         elif number == 5:
-            key, names = read_entry(space, data, first, last)
-            plane.stat_names[key] = names.get(2, "")
+            key, name, _ = read_entry(space, data, first, last)
+            plane.stat_names[key] = name
         elif number == 6:
             told.append((first, last))
-        before = last if number > 1 else before + 1 + len(wire.encoded(first))
     if told:
         stats = read_stats_of(data, np.zeros(len(told), np.int64), *map(np.array, zip(*told)))
         plane.told = {name: value for _, name, value in plane.by_event(stats)}
-    plane.lines = [read_line(space, plane, *span) for span in lines]
+    plane.lines = [read_line(space, plane, *span) for span in plane.line_spans]
     return plane
 
 
-def read_entry(space: Space, data: np.ndarray, at: int, end: int) -> tuple[int, dict[int, str]]:
-    """An entry of a map from numbers to names: 2 is the name, 4 the one to show."""
-    key, found = 0, {}
+def read_entry(space: Space, data: np.ndarray, at: int, end: int) -> tuple[int, str, str]:
+    """An entry of a map: its number, the name (field 2) and the one to show (field 4)."""
+    key, found = 0, {2: "", 4: ""}
     for number, first, last in wire.fields(space.data, at, end):
         if number == 1:
             key = wire.signed(first)
         elif number == 2:
             for inner, start, stop in wire.fields(space.data, first, last):
-                if inner in (2, 4):
+                if inner in found:
                     space.texts.append((start, stop))
                     found[inner] = text(data, start, stop)
-    return key, found
+    return key, found[2], found[4]
 
 
 def read_line(space: Space, plane: Plane, at: int, end: int) -> Line:

@@ -6,7 +6,22 @@ const TOP = 10;
 function el(tag, looks, ...children) {
   const node = document.createElement(tag);
   if (looks) node.className = looks;
-  for (const child of children) if (child !== null && child !== undefined) node.append(child);
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+function section(looks, title, told, ...children) {
+  const lead = told === null ? null : el("p", "soft", told);
+  return el("section", looks, el("h2", "", title), lead, ...children);
+}
+
+function titled(node, title) {
+  node.title = title;
+  return node;
+}
+
+function styled(node, style) {
+  Object.assign(node.style, style);
   return node;
 }
 
@@ -17,9 +32,8 @@ function ms(value) {
   return value.toFixed(size >= 10 ? 1 : 2);
 }
 
-function percent(share, digits = 1) {
-  return (100 * share).toFixed(digits) + " %";
-}
+const percent = (share, digits = 1) => (100 * share).toFixed(digits) + " %";
+const grouped = (count) => count.toLocaleString("en-US");
 
 function bytes(count) {
   for (const unit of ["B", "KiB", "MiB"]) {
@@ -30,31 +44,21 @@ function bytes(count) {
 }
 
 // A number stays with its unit when a line breaks.
-function whole(text) {
-  return text.replace(/(\d) (ms|%)/g, "$1\u00a0$2");
-}
-
-function titled(node, title) {
-  node.title = title;
-  return node;
-}
+const whole = (text) => text.replace(/(\d) (ms|%)/g, "$1\u00a0$2");
 
 // --- step time ---
 
-function parts(split) {
-  return Object.entries(split).filter(([, value]) => value > 0);
-}
+const parts = (split) => Object.entries(split).filter(([, value]) => value > 0);
+const partTold = ([key, value]) => `${data.labels[key]} ${ms(value)} ms`;
+const share = (value, full) => (100 * value) / full + "%"; // as a length in a chart
 
 function stack(split, full) {
   const bar = el("div", "stack");
-  const told = parts(split).map(([key, value]) => `${data.labels[key]} ${ms(value)} ms`);
   bar.setAttribute("role", "img");
-  bar.setAttribute("aria-label", told.join(", "));
+  bar.setAttribute("aria-label", parts(split).map(partTold).join(", "));
   for (const [key, value] of parts(split)) {
-    const part = titled(el("span"), `${data.labels[key]} ${ms(value)} ms`);
-    part.style.width = (100 * value) / full + "%";
-    part.style.background = data.colours[key];
-    bar.append(part);
+    const looks = { width: share(value, full), background: data.colours[key] };
+    bar.append(styled(titled(el("span"), partTold([key, value])), looks));
   }
   return bar;
 }
@@ -62,47 +66,37 @@ function stack(split, full) {
 function legend(split, total) {
   const list = el("ul", "legend");
   for (const [key, value] of parts(split).sort((a, b) => b[1] - a[1])) {
-    const swatch = el("i");
-    swatch.style.background = data.colours[key];
+    const swatch = styled(el("i"), { background: data.colours[key] });
     const item = el("li", "", swatch, data.labels[key]);
     if (total)
       item.append(el("b", "", ms(value) + " ms"), el("span", "soft", percent(value / total)));
-    item.dataset.part = key;
     list.append(item);
   }
   return list;
 }
 
-function roundScale(most) {
+function roundUp(most) {
   const unit = 10 ** Math.floor(Math.log10(most));
-  const top = [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].find((n) => n * unit >= most) * unit;
-  return { top, ticks: [top / 2, top] };
+  return [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].find((n) => n * unit >= most) * unit;
 }
 
 function columns(steps) {
-  const { top, ticks } = roundScale(steps.max_ms),
+  const top = roundUp(steps.max_ms),
+    every = Math.ceil(steps.count / 14),
     box = el("div", "columns"),
     names = el("div", "names");
-  for (const tick of ticks) {
+  for (const tick of [top / 2, top]) {
     const line = el("div", "grid", el("span", "", `${+tick.toPrecision(3)} ms`));
-    line.style.bottom = (100 * tick) / top + "%";
-    box.append(line);
+    box.append(styled(line, { bottom: share(tick, top) }));
   }
-  const every = Math.ceil(steps.count / 14);
   steps.per_step.forEach((step, i) => {
-    const told = parts(step.split).map(([key, value]) => `${data.labels[key]} ${ms(value)} ms`);
-    const column = titled(
-      el("div", "column"),
-      [`${step.name}: ${ms(step.total_ms)} ms`, ...told].join("\n"),
-    );
-    column.style.height = (100 * step.total_ms) / top + "%";
+    const told = [`${step.name}: ${ms(step.total_ms)} ms`, ...parts(step.split).map(partTold)];
+    const column = titled(el("div", "column"), told.join("\n"));
     for (const [key, value] of parts(step.split)) {
-      const part = el("div");
-      part.style.height = (100 * value) / step.total_ms + "%";
-      part.style.background = data.colours[key];
-      column.append(part);
+      const looks = { height: share(value, step.total_ms), background: data.colours[key] };
+      column.append(styled(el("div"), looks));
     }
-    box.append(column);
+    box.append(styled(column, { height: share(step.total_ms, top) }));
     names.append(el("span", "", i % every ? "" : step.name.replace(/^.* /, "").slice(-8)));
   });
   return [box, names];
@@ -110,94 +104,72 @@ function columns(steps) {
 
 function stepTime(profile) {
   const steps = profile.steps,
-    section = el("section", "steps", el("h2", "", "Where a step's time goes"));
-  if (!steps.count) {
-    section.append(el("p", "soft", "Not known: TensorFlow found no steps in this profile."));
-    return section;
-  }
-  section.append(
-    el(
-      "p",
-      "soft",
-      steps.count > 1
-        ? "The average step, and below it every step that was recorded."
-        : "Only one step was recorded: it may not be a typical one.",
-    ),
-  );
-  section.append(stack(steps.split, steps.average_ms), legend(steps.split, steps.average_ms));
-  if (steps.count > 1) section.append(...columns(steps));
+    title = "Where a step's time goes";
+  if (!steps.count)
+    return section("steps", title, "Not known: TensorFlow found no steps in this profile.");
+  const told =
+    steps.count > 1
+      ? "The average step, and below it every step that was recorded."
+      : "Only one step was recorded: it may not be a typical one.";
+  const made = section("steps", title, told);
+  made.append(stack(steps.split, steps.average_ms), legend(steps.split, steps.average_ms));
+  if (steps.count > 1) made.append(...columns(steps));
   if (steps.outliers.length)
-    section.append(el("p", "soft small", "Far above the median: " + steps.outliers.join(", ") + "."));
-  return section;
+    made.append(el("p", "soft small", `Far above the median: ${steps.outliers.join(", ")}.`));
+  return made;
 }
 
 // --- memory ---
 
+function drawing(tag, attributes, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
+}
+
 function curve(item) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   const from = item.curve[0][0],
     until = item.curve[item.curve.length - 1][0] || 1;
   const most = Math.max(item.peak_bytes, ...item.curve.map((point) => point[1])) || 1;
-  const x = (t) => (1000 * (t - from)) / (until - from || 1),
-    y = (b) => 100 - (100 * b) / most;
-  let line = "";
-  item.curve.forEach(
-    ([t, b], i) => (line += i ? `H${x(t).toFixed(2)}V${y(b).toFixed(2)}` : `M0 ${y(b).toFixed(2)}`),
+  const x = (t) => ((1000 * (t - from)) / (until - from || 1)).toFixed(2),
+    y = (b) => (100 - (100 * b) / most).toFixed(2);
+  const line = item.curve.map(([t, b], i) => (i ? `H${x(t)}V${y(b)}` : `M0 ${y(b)}`)).join("");
+  const path = (d, fill, stroke, opacity) =>
+    drawing("path", { d, fill, stroke, opacity, "stroke-width": 2 });
+  const svg = drawing(
+    "svg",
+    { viewBox: "0 0 1000 100", preserveAspectRatio: "none" },
+    path(line + "H1000V100H0Z", "var(--accent)", "none", 0.14),
+    path(line, "none", "var(--accent)", 1),
   );
-  svg.setAttribute("viewBox", "0 0 1000 100");
-  svg.setAttribute("preserveAspectRatio", "none");
-  const styles = [
-    [line + "H1000V100H0Z", "var(--accent)", "none", 0.14],
-    [line, "none", "var(--accent)", 1],
-  ];
-  for (const [d, fill, stroke, opacity] of styles) {
-    const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-    for (const [key, value] of Object.entries({ d, fill, stroke, opacity, "stroke-width": 2 }))
-      path.setAttribute(key, value);
-    svg.append(path);
-  }
-  const tick = el("span", "tick", bytes(most)),
-    zero = el("span", "tick", "0");
-  tick.style.top = "0";
-  zero.style.top = "110px";
-  const ends = el(
-    "div",
-    "ends",
-    el("span", "", ms(from) + " ms"),
-    el("span", "", ms(until) + " ms"),
-  );
-  return el("div", "curve", svg, tick, zero, ends);
+  const tick = (text, top) => styled(el("span", "tick", text), { top });
+  const ends = [from, until].map((time) => el("span", "", ms(time) + " ms"));
+  const scale = [tick(bytes(most), "0"), tick("0", "110px"), el("div", "ends", ...ends)];
+  return el("div", "curve", svg, ...scale);
+}
+
+function allocator(item, several) {
+  const since =
+    item.lifetime_peak_bytes > item.peak_bytes
+      ? `, ${bytes(item.lifetime_peak_bytes)} since the program's start`
+      : "";
+  const used = `peak ${bytes(item.peak_bytes)}${since}, of ${bytes(item.capacity_bytes)}`;
+  const heading = (several ? item.host + " " : "") + item.allocator;
+  const box = el("div", "", el("h3", "", heading), el("p", "small soft", used));
+  if (item.headroom)
+    box.append(el("p", "small soft", `About ${item.headroom.toFixed(1)} times the batch may fit.`));
+  if (item.curve.length > 1) box.append(curve(item));
+  const held = item.at_peak
+    .slice(0, 5)
+    .map((a) => [name(a.operation, a.shape), num(grouped(a.count)), num(bytes(a.total_bytes))]);
+  if (held.length) box.append(...table(["Held at the peak", "#Count", "#Size"], held));
+  return box;
 }
 
 function memory(profile) {
-  const found = profile.memory.allocators;
-  if (!found.length) return null;
-  const section = el(
-    "section",
-    "memory",
-    el("h2", "", "Memory"),
-    el("p", "soft", "What each allocator had handed out, over the time of the profile."),
-  );
-  const grid = el("div", "pair");
-  for (const item of found) {
-    const where = profile.hosts.length > 1 ? item.host + " " : "";
-    const since =
-      item.lifetime_peak_bytes > item.peak_bytes
-        ? `, ${bytes(item.lifetime_peak_bytes)} since the program's start`
-        : "";
-    const used = `peak ${bytes(item.peak_bytes)}${since}, of ${bytes(item.capacity_bytes)}`;
-    const box = el("div", "", el("h3", "", where + item.allocator), el("p", "small soft", used));
-    if (item.headroom)
-      box.append(el("p", "small soft", `About ${item.headroom.toFixed(1)} times the batch may fit.`));
-    if (item.curve.length > 1) box.append(curve(item));
-    const held = item.at_peak.slice(0, 5).map((a) => [
-      name(a.operation, a.shape),
-      num(a.count.toLocaleString("en-US")),
-      num(bytes(a.total_bytes)),
-    ]);
-    if (held.length) box.append(...table(["Held at the peak", "#Count", "#Size"], held));
-    grid.append(box);
-  }
-  section.append(grid);
-  return section;
+  const boxes = profile.memory.allocators.map((item) => allocator(item, profile.hosts.length > 1));
+  if (!boxes.length) return null;
+  const told = "What each allocator had handed out, over the time of the profile.";
+  return section("memory", "Memory", told, el("div", "pair", ...boxes));
 }

@@ -22,13 +22,7 @@ function hosts(profile) {
   const told =
     "Own work is a step without the exchange, in which a fast host waits for a slow one. In " +
     "synchronous training the slowest host sets the pace.";
-  return el(
-    "section",
-    "hosts",
-    el("h2", "", "Hosts"),
-    el("p", "soft", told),
-    ...table(heads, rows),
-  );
+  return section("hosts", "Hosts", told, ...table(heads, rows));
 }
 
 // --- where a device waits ---
@@ -41,95 +35,80 @@ function devices(profile) {
   const busy = profile.devices.filter((d) => d.kernels);
   if (!busy.length) return null;
   const worst = busy.reduce((a, b) => (a.idle_ms >= b.idle_ms ? a : b));
-  const section = el("section", "devices", el("h2", "", "Where the device waits"));
   const told =
     `What the host did while ${deviceName(profile, worst)} computed nothing: ` +
     `${ms(worst.idle_ms)} of ${ms(worst.window_ms)} ms.`;
-  section.append(
-    el("p", "soft", whole(told)),
-    stack(activities(worst.waiting_ms), worst.idle_ms),
-    legend(activities(worst.waiting_ms), worst.idle_ms),
-  );
   const gaps = worst.gaps
     .filter((gap) => gap.count)
     .map((gap) => [
       el("td", "", gap.size),
-      num(gap.count.toLocaleString("en-US")),
+      num(grouped(gap.count)),
       num(ms(gap.total_ms)),
       el("td", "bars wider", stack(activities(gap.host_ms), worst.idle_ms)),
     ]);
-  section.append(
-    el("h3", "", "Its gaps, by size"),
-    ...table(["Gap", "#Count", "#Total ms", "~What the host did"], gaps),
-  );
-  const share = (value) => num(value === null ? "-" : percent(value, 0));
+  const part = (value) => num(value === null ? "-" : percent(value, 0));
   const rows = busy.map((d) => [
     name(deviceName(profile, d)),
     num(ms(d.window_ms)),
     num(percent(d.window_ms ? d.busy_ms / d.window_ms : 0)),
-    share(d.recorded_ms ? d.busy_ms / d.recorded_ms : null),
-    num(d.kernels.toLocaleString("en-US")),
+    part(d.recorded_ms ? d.busy_ms / d.recorded_ms : null),
+    num(grouped(d.kernels)),
     num(ms(d.kernel_us)),
     num(ms(d.launch_us)),
     num(d.queue === null ? "-" : d.queue.toFixed(0)),
-    share(d.shorter_than_launch),
+    part(d.shorter_than_launch),
     num(ms(d.exchange_ms)),
-    share(d.exchange_hidden),
+    part(d.exchange_hidden),
     num(ms(d.copy_ms)),
-    share(d.copy_hidden),
+    part(d.copy_hidden),
   ]);
   const heads = [
     ...["Device", "#Window, ms", "#Computing", "#of all", "#Kernels", "#Kernel, µs", "#Launch, µs"],
     ...["#Queue", "#Shorter than launch", "#Exchange, ms", "#hidden", "#Copies, ms", "#hidden"],
   ];
-  section.append(
+  const meaning =
+    "From its first kernel to its last; of all: of the whole recording. Kernel, launch and queue " +
+    "are medians; the queue is how many kernels were launched and had not begun when one began. " +
+    "Hidden: the share while the device also computed.";
+  return section(
+    "devices",
+    "Where the device waits",
+    whole(told),
+    stack(activities(worst.waiting_ms), worst.idle_ms),
+    legend(activities(worst.waiting_ms), worst.idle_ms),
+    el("h3", "", "Its gaps, by size"),
+    ...table(["Gap", "#Count", "#Total ms", "~What the host did"], gaps),
     el("h3", "", "Every device that computed"),
-    el(
-      "p",
-      "soft small",
-      "From its first kernel to its last; of all: of the whole recording. Kernel, launch and queue are medians; the queue is how many kernels " +
-        "were launched and had not begun when one began. Hidden: the share while the device also computed.",
-    ),
+    el("p", "soft small", meaning),
     ...table(heads, rows, "narrow"),
   );
-  return section;
 }
 
 // --- layers and kinds ---
 
 function layers(profile) {
   if (!profile.layers.length) return null;
-  const sum = (l) => l.forward_ms + l.backward_ms + l.optimizer_ms;
+  const phases = ["forward", "backward", "optimizer"];
+  const sum = (l) => phases.reduce((all, phase) => all + l[phase + "_ms"], 0);
   const total = profile.layers.reduce((all, l) => all + sum(l), 0);
   const most = sum(profile.layers[0]);
   const rows = profile.layers.map((l) => {
-    const bar = el("div", "phases");
-    for (const phase of ["forward", "backward", "optimizer"]) {
+    const bar = phases.map((phase) => {
       const part = titled(el("i", phase), `${phase} ${ms(l[phase + "_ms"])} ms`);
-      part.style.width = (100 * l[phase + "_ms"]) / most + "%";
-      bar.append(part);
-    }
-    const cell = (value) => num(value ? ms(value) : "-");
+      return styled(part, { width: share(l[phase + "_ms"], most) });
+    });
     return [
       name(l.name),
-      cell(l.forward_ms),
-      cell(l.backward_ms),
-      cell(l.optimizer_ms),
+      ...phases.map((phase) => num(l[phase + "_ms"] ? ms(l[phase + "_ms"]) : "-")),
       num(percent(sum(l) / total)),
-      el("td", "bars", bar),
+      el("td", "bars", el("div", "phases", ...bar)),
     ];
   });
-  return el(
-    "section",
-    "layers",
-    el("h2", "", "Time by layer"),
-    el(
-      "p",
-      "soft",
-      "Self time of the operations, in ms, by the scope in their names. In the bars: forward dark, backward lighter, optimizer lightest.",
-    ),
-    ...table(["Layer", "#Forward", "#Backward", "#Optimizer", "#Share", ""], rows),
-  );
+  const told =
+    "Self time of the operations, in ms, by the scope in their names. In the bars: forward dark, " +
+    "backward lighter, optimizer lightest.";
+  const heads = ["Layer", "#Forward", "#Backward", "#Optimizer", "#Share", ""];
+  return section("layers", "Time by layer", told, ...table(heads, rows));
 }
 
 function kinds(profile) {
@@ -147,16 +126,13 @@ function kinds(profile) {
 
 function retraced(profile) {
   if (!profile.retraced.length) return null;
-  const rows = profile.retraced.map((f) => [name(f.name), num(f.calls), num(f.traced), num(f.tracings)]);
-  return el(
-    "section",
-    "retraced",
-    el("h2", "", "Traced again"),
-    el(
-      "p",
-      "soft",
-      "A tf.function is traced anew for each new shape, type or Python value: it builds its graph again, which takes far longer than a call.",
-    ),
-    ...table(["Function", "#Calls", "#That traced it", "#Tracings in all"], rows),
-  );
+  const rows = profile.retraced.map((f) => [
+    name(f.name),
+    ...[f.calls, f.traced, f.tracings].map(num),
+  ]);
+  const told =
+    "A tf.function is traced anew for each new shape, type or Python value: it builds its graph " +
+    "again, which takes far longer than a call.";
+  const heads = ["Function", "#Calls", "#That traced it", "#Tracings in all"];
+  return section("retraced", "Traced again", told, ...table(heads, rows));
 }

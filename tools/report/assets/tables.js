@@ -1,27 +1,22 @@
 // The tables: ten rows, and more on demand.
 
 function table(heads, rows, looks) {
-  const head = el("tr"),
-    body = el("tbody");
-  for (const name of heads)
-    head.append(
-      el("th", { "#": "num", "~": "wideonly" }[name[0]] || "", name.replace(/^[#~]/, "")),
-    );
-  rows.forEach((cells, i) => body.append(el("tr", i < TOP ? "" : "extra", ...cells)));
-  const made = el("table", looks, el("thead", "", head), body),
+  const kinds = { "#": "num", "~": "wideonly" };
+  const head = heads.map((name) => el("th", kinds[name[0]], name.replace(/^[#~]/, "")));
+  const body = rows.map((cells, i) => el("tr", i < TOP ? "" : "extra", ...cells));
+  const made = el("table", looks, el("thead", "", el("tr", "", ...head)), el("tbody", "", ...body)),
     box = el("div", "wide", made);
   if (rows.length <= TOP) return [box];
   const button = el("button", "showall", `Show ${rows.length}`);
   button.onclick = () => {
     const all = made.classList.toggle("all");
-    button.textContent = all ? `Show ${TOP}` : `Show ${rows.length}`;
+    button.textContent = `Show ${all ? TOP : rows.length}`;
   };
   return [box, button];
 }
 
-function num(text) {
-  return el("td", "num", text);
-}
+const num = (text) => el("td", "num", text);
+const kind = (text) => el("td", "wideonly kind", titled(el("span", "", text), text));
 
 // The end of a long name, from a slash on if there is one: TensorFlow's names tell most there.
 function tail(text, most = 64) {
@@ -33,34 +28,21 @@ function tail(text, most = 64) {
 
 function name(text, below, full) {
   const shown = full ? text : tail(text);
-  const pieces = shown.split("/").flatMap((piece, i) => (i ? ["/", el("wbr"), piece] : [piece])); // breaks after a slash
-  return el(
-    "td",
-    "name",
-    titled(el("span", "mono", ...pieces), full || text),
-    below ? el("small", "", below) : null,
-  );
+  // A line may break after a slash.
+  const pieces = shown.split("/").flatMap((piece, i) => (i ? ["/", el("wbr"), piece] : [piece]));
+  const span = titled(el("span", "mono", ...pieces), full || text);
+  return el("td", "name", span, below ? el("small", "", below) : null);
 }
 
-function kind(text) {
-  return el("td", "wideonly kind", titled(el("span", "", text), text));
-}
-
-function bars(share) {
-  const bar = el("div");
-  bar.style.width = Math.max(0.3, 100 * share) + "%";
-  return el("td", "bars", bar);
+function bars(part) {
+  return el("td", "bars", styled(el("div"), { width: Math.max(0.3, 100 * part) + "%" }));
 }
 
 function operations(profile) {
-  const section = el("section", "operations", el("h2", "", "The most expensive operations"));
-  section.append(
-    el(
-      "p",
-      "soft",
-      "Self time, without what an operation calls. The share is that of all operations on the same side.",
-    ),
-  );
+  const told =
+    "Self time, without what an operation calls. The share is that of all operations on the same " +
+    "side.";
+  const made = section("operations", "The most expensive operations", told);
   for (const where of ["device", "host"]) {
     const chosen = profile.operations.filter((op) => op.where === where);
     if (!chosen.length) continue;
@@ -68,18 +50,16 @@ function operations(profile) {
       name(op.name),
       kind(op.type),
       el("td", "wideonly", el("span", "tag", op.mode)),
-      num(op.count.toLocaleString("en-US")),
+      num(grouped(op.count)),
       num(ms(op.self_ms)),
       num(percent(op.share)),
       bars(op.self_ms / chosen[0].self_ms),
     ]);
-    section.append(el("h3", "", `On the ${where}`));
-    section.append(
-      ...table(["Operation", "~Type", "~Mode", "#Count", "#Self ms", "#Share", ""], rows, where),
-    );
+    const heads = ["Operation", "~Type", "~Mode", "#Count", "#Self ms", "#Share", ""];
+    made.append(el("h3", "", `On the ${where}`), ...table(heads, rows, where));
   }
-  if (!profile.operations.length) section.append(el("p", "", "None were recorded."));
-  return section;
+  if (!profile.operations.length) made.append(el("p", "", "None were recorded."));
+  return made;
 }
 
 function core(kernel) {
@@ -92,44 +72,32 @@ function core(kernel) {
 
 function kernels(profile) {
   if (!profile.kernels.length) return null;
-  const section = el("section", "kernels", el("h2", "", "The most expensive GPU kernels"));
-  section.append(
-    el("p", "soft", "Tensor core: used by the kernel; eligible if the operation could use them."),
-  );
   const rows = profile.kernels.map((k) => [
     name(k.short, k.operation, k.name),
     el("td", "wideonly", core(k)),
-    num(k.count.toLocaleString("en-US")),
+    num(grouped(k.count)),
     num(ms(k.average_us)),
     num(ms(k.total_ms)),
     num(percent(k.share)),
     bars(k.total_ms / profile.kernels[0].total_ms),
   ]);
-  section.append(
-    ...table(["Kernel", "~Tensor core", "#Count", "#Mean µs", "#Total ms", "#Share", ""], rows),
-    ...kinds(profile),
-  );
-  return section;
+  const heads = ["Kernel", "~Tensor core", "#Count", "#Mean µs", "#Total ms", "#Share", ""];
+  const told = "Tensor core: used by the kernel; eligible if the operation could use them.";
+  const title = "The most expensive GPU kernels";
+  return section("kernels", title, told, ...table(heads, rows), ...kinds(profile));
 }
 
 function inputPipeline(profile) {
-  const found = profile.input_pipeline.bottlenecks || [];
-  if (!found.length) return null;
-  const section = el("section", "input", el("h2", "", "Input pipeline"));
-  section.append(el("p", "soft", profile.input_pipeline.statement));
-  const rows = found.map((item) => [
+  const { bottlenecks = [], statement } = profile.input_pipeline;
+  if (!bottlenecks.length) return null;
+  const rows = bottlenecks.map((item) => [
     name(item.iterator, item.suggestion),
     el("td", "wideonly", item.pipeline),
     num(ms(item.slowest_call_ms)),
     num(ms(item.iterator_ms)),
   ]);
-  section.append(
-    ...table(
-      ["tf.data bottleneck", "~Pipeline", "#Slowest call, ms", "#In this iterator, ms"],
-      rows,
-    ),
-  );
-  return section;
+  const heads = ["tf.data bottleneck", "~Pipeline", "#Slowest call, ms", "#In this iterator, ms"];
+  return section("input", "Input pipeline", statement, ...table(heads, rows));
 }
 
 function missing(profiles) {
@@ -137,7 +105,6 @@ function missing(profiles) {
     p.missing.map((line) => (profiles.length > 1 ? "AB"[i] + ": " : "") + line),
   );
   if (!lines.length) return null;
-  const list = el("ul", "soft small");
-  for (const line of lines) list.append(el("li", "", line));
-  return el("section", "missing", el("h2", "", "Not in this profile"), list);
+  const items = lines.map((line) => el("li", "", line));
+  return section("missing", "Not in this profile", null, el("ul", "soft small", ...items));
 }

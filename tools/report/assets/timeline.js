@@ -63,13 +63,10 @@ function firstAfter(row, time) {
 
 class Timeline {
   constructor(packed, title) {
-    this.length = packed.length;
-    this.steps = packed.steps;
-    this.strings = packed.strings;
-    this.met = new Set();
-    Object.assign(this, arrange(packed.processes, packed.strings, this.met));
-    this.whole = packed.view;
-    [this.from, this.until] = this.whole;
+    const { length, steps, strings, view } = packed;
+    Object.assign(this, { length, steps, strings, whole: view, met: new Set() });
+    Object.assign(this, arrange(packed.processes, strings, this.met));
+    [this.from, this.until] = view;
     this.hover = this.marked = this.matches = this.drag = null;
     this.pending = false;
     this.style = {};
@@ -81,10 +78,10 @@ class Timeline {
 
   build(packed, title) {
     const left = packed.left_out
-      ? ` The ${packed.left_out.toLocaleString("en-US")} shortest are left out here; --trace keeps them.`
+      ? ` The ${grouped(packed.left_out)} shortest are left out here; --trace keeps them.`
       : "";
     const told =
-      `${packed.events.toLocaleString("en-US")} events on the threads and streams that ran.${left} ` +
+      `${grouped(packed.events)} events on the threads and streams that ran.${left} ` +
       "Click into it; then the wheel zooms, dragging pans. Keys: + − or W S zoom, ← → or A D pan, " +
       "↑ ↓ scroll, 0 fits. Double click zooms to an event.";
     this.canvas = el("canvas");
@@ -100,9 +97,8 @@ class Timeline {
     this.chosen = el("p", "chosen soft");
     const used = Object.keys(data.colours).filter((part) => this.met.has(part));
     const colours = legend(Object.fromEntries(used.map((part) => [part, 1])));
-    const parts = [el("p", "soft", told), this.toolbar(), this.scroll, colours];
-    parts.push(this.chosen, this.tip);
-    this.section = el("section", "timeline", el("h2", "", title), ...parts);
+    const parts = [this.toolbar(), this.scroll, colours, this.chosen, this.tip];
+    this.section = section("timeline", title, told, ...parts);
   }
 
   toolbar() {
@@ -179,7 +175,7 @@ class Timeline {
     for (const { rows } of this.items)
       for (const row of rows)
         for (let i = 0; i < row.name.length; i++) found += this.isMatch(row, i) ? 1 : 0;
-    return `${found.toLocaleString("en-US")} found`;
+    return `${grouped(found)} found`;
   }
 
   isMatch(row, i) {
@@ -357,19 +353,16 @@ class Timeline {
     new ResizeObserver(() => this.restyle()).observe(this.scroll);
     const dark = matchMedia("(prefers-color-scheme: dark)");
     dark.addEventListener("change", () => this.restyle());
-    addEventListener("beforeprint", () => {
-      document.documentElement.dataset.print = "";
-      this.restyle();
-    });
-    addEventListener("afterprint", () => {
-      delete document.documentElement.dataset.print;
-      this.restyle();
-    });
+    for (const name of ["beforeprint", "afterprint"])
+      addEventListener(name, () => {
+        document.documentElement.toggleAttribute("data-print", name === "beforeprint");
+        this.restyle();
+      });
   }
 }
 
 function timeline(packed, title) {
-  if (packed.processes.length) return new Timeline(packed, title).section;
-  const none = el("p", "soft", "No events were recorded.");
-  return el("section", "timeline", el("h2", "", title), none);
+  return packed.processes.length
+    ? new Timeline(packed, title).section
+    : section("timeline", title, "No events were recorded.");
 }

@@ -52,20 +52,16 @@ function shade(colour, text) {
 
 // For each lane a colour by name; the parts that were met are noted.
 function painter(strings, hasDevice, met) {
-  const known = new Map();
   return (lane, onDevice) => {
     const made = [];
     return (name) => {
-      if (made[name] !== undefined) return made[name];
-      const text = strings[name];
-      const part = partOf(text, lane, onDevice, hasDevice);
-      const key = part + " " + name;
-      if (!known.has(key)) {
-        const colour = shade(data.colours[part], text);
-        known.set(key, { colour, ink: textOn(colour) });
+      if (made[name] === undefined) {
+        const part = partOf(strings[name], lane, onDevice, hasDevice);
+        const colour = shade(data.colours[part], strings[name]);
+        made[name] = { colour, ink: textOn(colour) };
+        met.add(part);
       }
-      met.add(part);
-      return (made[name] = known.get(key));
+      return made[name];
     };
   };
 }
