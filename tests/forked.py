@@ -26,7 +26,7 @@ import horovod.tensorflow  # noqa: F401  here once, not in each script
 import line_profiler  # noqa: F401
 
 import tools.__main__ as workshop
-from tools.exercises import check, observe, timing, watched  # observe loads TensorFlow
+from tools.exercises import judge, observe, timing, watched  # observe loads TensorFlow
 
 AT_ONCE = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2  # the other core has its own worker
 
@@ -104,8 +104,8 @@ class Probe:
     """trial.probe for some runs; the others are those of our own solution, if it ran already."""
 
     def __init__(self, wanted: list[str], kept: Path, keep: bool) -> None:
-        self.wanted, self.kept, self.keep, self.original = wanted, kept, keep, check.probe
-        self.right, self.right_runs, check.right_runs = {}, check.right_runs, self.remember
+        self.wanted, self.kept, self.keep, self.original = wanted, kept, keep, judge.probe
+        self.right, self.right_runs, judge.right_runs = {}, judge.right_runs, self.remember
 
     def remember(self, *arguments: object) -> dict:
         self.right = self.right_runs(*arguments)
@@ -128,7 +128,7 @@ class Probe:
 
 def time_ours_once(cache: Path) -> None:
     """The scripts that a solution is compared with are the same for all solutions."""
-    original = check.time_once
+    original = timing.time_once
 
     def time_once(entry: timing.Entry, *how: object) -> None:
         kept = cache / f"{entry.name}.timed"
@@ -139,7 +139,7 @@ def time_ours_once(cache: Path) -> None:
         if entry.name != "yours":
             kept.write_bytes(pickle.dumps(vars(entry)))
 
-    check.time_once = time_once
+    timing.time_once = time_once
 
 
 def run_call(call: dict) -> int:
@@ -148,7 +148,7 @@ def run_call(call: dict) -> int:
     words, runs = call["words"], call["runs"]
     if words[0] == "check" and words[1:] and runs is not None:
         kept = Path(call["env"]["WORKSHOP_CACHE"]) / f"ours_{words[1]}.pickle"
-        check.probe = Probe(runs, kept, keep=Path(call["out"]).parent.name.endswith("-own"))
+        judge.probe = Probe(runs, kept, keep=Path(call["out"]).parent.name.endswith("-own"))
         time_ours_once(kept.parent)
     return workshop.main(words)
 

@@ -25,6 +25,7 @@ from tests.conftest import stage_environment
 from tools import __main__ as tools_main
 from tools import commands
 from tools.exercises import check, timing, trial, watched
+from tools.exercises.attempt import NOT_YET, PASSED, RIGHT, Attempt, read_kept
 from tools.exercises.task import EXERCISES, digest, find_stage, parts, previous
 from tools.stages import ROOT, lines_changed
 
@@ -996,22 +997,27 @@ def test_results_that_are_no_file_get_one_line(tmp_path: Path) -> None:
 # --- the progress table ---
 
 
+def keep(file: Path, status: str, speeds: dict[str, float]) -> None:
+    attempt = Attempt(file, quick=False, repeats=1, limit=1)
+    attempt.status, attempt.speeds = status, speeds
+    attempt.keep(digest(file))
+
+
 def test_the_progress_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKSHOP_MY", str(tmp_path))
     told = {"yours": 600.0, "before": 200.0, "ours": 500.0}
-    for number, passed, status, change in (
-        ("01", True, "passed", False),
-        ("02", True, "passed", True),
-        ("03", False, "", False),
-        ("04", True, check.RIGHT, False),
-        ("05", None, "", False),
+    for number, status, change in (
+        ("01", PASSED, False),
+        ("02", PASSED, True),
+        ("03", NOT_YET, False),
+        ("04", RIGHT, False),
+        ("05", None, False),
     ):
         file = tmp_path / number / "train_MNIST.py"
         file.parent.mkdir()
         file.write_text("pass\n")
-        if passed is not None:
-            outcome = check.Outcome(passed=passed, status=status, speeds=told if passed else {})
-            check.keep(file, digest(file), outcome)
+        if status:
+            keep(file, status, told if status != NOT_YET else {})
         if change:
             file.write_text("pass  # changed\n")
     (tmp_path / "05" / "check.json").write_text("no JSON")
@@ -1022,7 +1028,7 @@ def test_the_progress_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("01", "passed"),
         ("02", "changed since it passed"),
         ("03", "not yet"),
-        ("04", check.RIGHT),
+        ("04", RIGHT),
         ("05", "started"),
         ("06", "not started"),
     ):
@@ -1035,11 +1041,10 @@ def test_the_progress_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_quick_check_forgets_no_speed(tmp_path: Path) -> None:
     file = tmp_path / "train_MNIST.py"
     file.write_text("pass\n")
-    sha = digest(file)
-    check.keep(file, sha, check.Outcome(passed=True, status="passed", speeds={"yours": 5.0}))
-    check.keep(file, sha, check.Outcome(passed=True, status=check.RIGHT))
-    kept = check.read_kept(file)
-    assert kept["status"] == "passed" and kept["speeds"] == {"yours": 5.0}
+    keep(file, PASSED, {"yours": 5.0})
+    keep(file, RIGHT, {})
+    kept = read_kept(file)
+    assert kept["status"] == PASSED and kept["speeds"] == {"yours": 5.0}
 
 
 # --- the clock ---
@@ -1083,7 +1088,7 @@ def test_what_its_speed_means(number, speeds, said, tmp_path: Path, mnist, monke
             entry.speeds, entry.claims, entry.accuracies = [speed], [speed], [0.5]
 
     monkeypatch.setattr(check, "judge_training", lambda *_: False)
-    monkeypatch.setattr(check, "time_in_turns", timed)
+    monkeypatch.setattr(timing, "time_in_turns", timed)
     workshop("exercise", number, my=tmp_path)
     ended = workshop("check", number, my=tmp_path)
     told = " ".join(ended.stdout.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +11,22 @@ from pathlib import Path
 
 import numpy as np
 
+from tools.exercises.attempt import Attempt
 from tools.exercises.cnn import SHAPES, first_weights, shape_key
-from tools.exercises.trial import BATCH, CALL, EPOCH, STEPS, WATCHED, WINDOW, NotYet, Ran
+from tools.exercises.trial import (
+    BATCH,
+    CALL,
+    EPOCH,
+    STEPS,
+    WATCHED,
+    WINDOW,
+    NotYet,
+    Ran,
+    make_data,
+    plan_runs,
+    probe,
+    right_runs,
+)
 from tools.stages import Stage
 
 
@@ -394,3 +409,49 @@ def idea_checks(
     ]
     past = {"01": (), "05": ("01", "02", "04")}.get(stage.number, ("01", "02"))
     return [check for check in known if check[0] == stage.number or check[0] in past]
+
+
+# --- all of it ---
+
+
+def judge_training(stage: Stage, attempt: Attempt) -> bool:
+    """Everything but the speed, up to the first mistake; whether it ran on a GPU."""
+    check_source(attempt.script)
+    files, limit = make_data(attempt.folder), attempt.limit
+    with attempt.doing("running the workshop's own solution"):
+        right = right_runs(stage, files, attempt.folder / "right", limit)
+    ran: dict[str, Ran] = {}
+    runs = plan_runs(stage, attempt.folder / "mine", files, ours=False)
+    with (
+        attempt.doing("running yours, watched"),
+        contextlib.closing(probe(attempt.script, attempt.folder / "mine", runs, limit)) as found,
+    ):
+        one = ran["step"] = next(found)
+        attempt.good("one log line per step, and results")
+        attempt.step = "It trains the same model"
+        gpu = one.observed["gpu"]
+        within = MIXED if stage.number == "05" else TENSOR_FLOAT if gpu else FLOAT32
+        judge_model(one)
+        how = judge_step(one, right["step"], within)
+        judge_accuracy(one, within, "")
+        for run in runs[1:]:
+            ran[run["name"]] = now = next(found)
+            judge_model(now)
+            if run["name"] == "few":
+                judge_half(now, right["few"])
+            elif run["name"] == "steps":
+                judge_steps(now, right["steps"])
+                judge_dropout(now, right["undropped"])
+                judge_accuracy(now, within, " without dropout")
+            elif run["name"] == "watch":
+                judge_count(now, run["steps"])
+                judge_draws(now)
+        attempt.good(how)
+    for of_stage, attempt.step, judge_idea in idea_checks(stage, ran, right):
+        how = judge_idea()
+        if of_stage == stage.number:
+            attempt.good(how)
+    attempt.step = "It sees every image"
+    judge_epochs(ran["epochs"], right["epochs"])  # now: a loss in 16 bit has been ruled out
+    attempt.good("once per epoch, each epoch in a new order")
+    return gpu

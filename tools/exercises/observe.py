@@ -300,20 +300,17 @@ def names_of(model: Any) -> dict[str, str]:
     return names
 
 
-def accuracy(values: dict[tuple, np.ndarray], data: str, most: int) -> float:
+def accuracy(values: dict[tuple, np.ndarray], data: str) -> float:
     """The CNN computed with these weights, without any of the script's own code."""
     conv_1, bias_1, conv_2, bias_2, dense_1, bias_3, dense_2, bias_4 = (values[s] for s in SHAPES)
     with np.load(data) as file:
-        images, labels = file["x_test"][:most], file["y_test"][:most]
-    right = 0
-    for i in range(0, len(images), 500):
-        x = tf.constant(images[i : i + 500, ..., np.newaxis], tf.float32) / 255
-        x = tf.nn.relu(tf.nn.conv2d(x, conv_1, 1, "VALID") + bias_1)
-        x = tf.nn.relu(tf.nn.conv2d(x, conv_2, 1, "VALID") + bias_2)
-        x = tf.reshape(tf.nn.max_pool2d(x, 2, 2, "VALID"), [len(x), -1])
-        x = tf.nn.relu(x @ dense_1 + bias_3) @ dense_2 + bias_4
-        right += np.count_nonzero(np.argmax(x, axis=1) == labels[i : i + 500])
-    return right / len(images)
+        images, labels = file["x_test"], file["y_test"]
+    x = tf.constant(images[..., np.newaxis], tf.float32) / 255
+    x = tf.nn.relu(tf.nn.conv2d(x, conv_1, 1, "VALID") + bias_1)
+    x = tf.nn.relu(tf.nn.conv2d(x, conv_2, 1, "VALID") + bias_2)
+    x = tf.reshape(tf.nn.max_pool2d(x, 2, 2, "VALID"), [len(x), -1])
+    x = tf.nn.relu(x @ dense_1 + bias_3) @ dense_2 + bias_4
+    return np.count_nonzero(np.argmax(x, axis=1) == labels) / len(labels)
 
 
 def iterations() -> int | None:
@@ -404,28 +401,30 @@ def execute(script: str, argv: list[str]) -> dict:
 def look(run: dict, folder: Path) -> dict:
     """What the run left behind."""
     model, values = trained_model()
-    found: dict[str, Any] = {"trained": values is not None}
+    scalers = [getattr(o, "loss_scale_factor", None) for o in seen.optimizers]
+    scalers += [isinstance(o, keras.optimizers.LossScaleOptimizer) for o in seen.optimizers]
+    found: dict[str, Any] = {
+        "trained": values is not None,
+        "iterations": iterations(),
+        "loss_scaling": any(scalers),
+        "scaled": seen.scaled,
+        "rates": sorted(set(seen.rates)),
+        "fetches": seen.fetches,
+        "fetches_in_marker": seen.fetches_in_marker,
+        "gpu": bool(tf.config.get_visible_devices("GPU")),
+    }
     if values is not None:
-        arrays = {shape_key(shape): value for shape, value in values.items()}
-        np.savez(folder / f"{run['name']}.npz", **{k: np.float32(v) for k, v in arrays.items()})
-        found["weight_types"] = sorted({str(v.dtype) for v in values.values()})
-        if run["test_images"]:
-            found["accuracy"] = accuracy(values, run["data"], run["test_images"])
+        arrays = {shape_key(shape): np.float32(value) for shape, value in values.items()}
+        np.savez(folder / f"{run['name']}.npz", **arrays)
+        found["weight_types"] = sorted({str(value.dtype) for value in values.values()})
+        found["accuracy"] = accuracy(values, run["data"])
         found["names"] = names_of(model)
         with contextlib.suppress(Exception):  # a model that takes bytes, say
             found["logits"] = model(tf.zeros([1, 28, 28, 1]), training=False).dtype.name
-    found["iterations"] = iterations()
-    found["loss_scaling"] = any(
-        isinstance(o, keras.optimizers.LossScaleOptimizer) or getattr(o, "loss_scale_factor", None)
-        for o in seen.optimizers
-    )
-    found |= {"scaled": seen.scaled, "rates": sorted(set(seen.rates))}
-    found |= {"fetches": seen.fetches, "fetches_in_marker": seen.fetches_in_marker}
     if run["observe"]:
         found["graphs"] = graphs()
-    if run.get("markers"):
-        found["markers"] = markers(Path(run["markers"]))
-    found["gpu"] = bool(tf.config.get_visible_devices("GPU"))
+    if "--logdir" in run["argv"]:
+        found["markers"] = markers(folder / "logs")
     return found
 
 
