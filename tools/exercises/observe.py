@@ -205,40 +205,24 @@ def anatomy(function: ConcreteFunction) -> dict:
     """The operations that matter in a graph and in all that it calls."""
     graph = function.graph.as_graph_def()
     library = {f.signature.name: f for f in graph.library.function}
+    programs: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])  # "": not XLA's
+    updates: collections.Counter[bool] = collections.Counter()  # by XLA or not
+    conv_types, loss_types, ops, done = set(), set(), set(), set()
     compiled = function.function_def.attr["_XlaMustCompile"].b
-    found: dict[str, Any] = {
-        "forward": 0,
-        "backward": 0,
-        "plain_convs": 0,  # not compiled by XLA
-        "programs": [],  # of XLA: the convolutions in each, forward and backward
-        "updates": 0,
-        "updates_xla": 0,
-        "iterator": False,
-        "python": False,
-        "conv_types": set(),
-        "loss_types": set(),
-    }
-    programs: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
-    todo, done = [(graph.node, function.name if compiled else "")], set()
+    todo = [(graph.node, function.name if compiled else "")]
     while todo:
         nodes, program = todo.pop()
         for node in nodes:
+            ops.add(node.op)
             kind = tf.dtypes.as_dtype(node.attr["T"].type).name if node.attr["T"].type else ""
             if node.op in (FORWARD, BACKWARD):
-                found["forward" if node.op == FORWARD else "backward"] += 1
-                if program:
-                    programs[program][node.op == BACKWARD] += 1
-                else:
-                    found["plain_convs"] += 1
-                found["conv_types"].add(kind)
+                programs[program][node.op == BACKWARD] += 1
+                conv_types.add(kind)
             elif node.op in LOSSES:
-                found["loss_types"].add(kind)
+                loss_types.add(kind)
             elif node.op.startswith(UPDATES):  # only float ones: not the seeds, not the step
                 dtype = (node.attr["dtype"] if "dtype" in node.attr else node.attr["T"]).type
-                found["updates"] += dtype == tf.float32.as_datatype_enum
-                found["updates_xla"] += bool(program) and dtype == tf.float32.as_datatype_enum
-            found["iterator"] |= node.op.startswith("IteratorGetNext")
-            found["python"] |= "PyFunc" in node.op
+                updates[bool(program)] += dtype == tf.float32.as_datatype_enum
             compiled = node.attr["_XlaMustCompile"].b
             for value in node.attr.values():
                 for called in [value.func, *value.list.func]:
@@ -250,8 +234,19 @@ def anatomy(function: ConcreteFunction) -> dict:
                     if (called.name, inside) not in done:
                         done.add((called.name, inside))
                         todo.append((body.node_def, inside))
-    found["programs"] = list(programs.values())
-    return {k: sorted(v) if isinstance(v, set) else v for k, v in found.items()}
+    forward, backward = (sum(counts[i] for counts in programs.values()) for i in (0, 1))
+    return {
+        "forward": forward,
+        "backward": backward,
+        "plain_convs": sum(programs.pop("", [])),  # not compiled by XLA
+        "programs": list(programs.values()),  # of XLA: the convolutions in each, as above
+        "updates": sum(updates.values()),
+        "updates_xla": updates[True],
+        "iterator": any(op.startswith("IteratorGetNext") for op in ops),
+        "python": any("PyFunc" in op for op in ops),
+        "conv_types": sorted(conv_types),
+        "loss_types": sorted(loss_types),
+    }
 
 
 def graphs() -> list[dict]:

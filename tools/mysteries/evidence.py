@@ -18,13 +18,8 @@ from tools.report import command as report
 from tools.report import horovod_timeline
 from tools.report.profile import ENDING, Profile
 
-LOG, LOGS, LPROF, XRAY, TIMELINE = (
-    "log.txt",
-    "logs",
-    "train_MNIST.py.lprof",
-    "xray.json",
-    "timeline.json",
-)
+LOG, LOGS, LPROF = "log.txt", "logs", "train_MNIST.py.lprof"
+XRAY, TIMELINE = "xray.json", "timeline.json"
 WARMUP = 5  # steps that tell nothing: tracing, compiling
 STAMPED = re.compile(
     r"^(\S+ \S+) - INFO - \(\d+, \d+\), Loss: \S+, step_time: \S+, throughput: (\S+) img/s",
@@ -97,16 +92,13 @@ def nothing_else(read: Callable[..., Any]) -> Callable[..., Any]:
 @nothing_else
 def read_log(path: Path) -> Log | None:
     """Of a run that came to its end; the steps around a recording do not disturb a median."""
-    text = path.read_text(errors="replace") if path.is_file() else ""
-    text = FROM_RANK.sub("", text)
+    text = FROM_RANK.sub("", path.read_text(errors="replace"))
     told = dict(re.findall(r"^(batch_size|ranks|xla)\s+(\S+)$", text, re.M))
     lines = STAMPED.findall(text)[WARMUP - 1 :]
     if len(lines) < 3 or not {"batch_size", "ranks", "xla"} <= set(told):
         return None
     stamps = [datetime.datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S,%f") for stamp, _ in lines]
-    passed = statistics.median(
-        (after - before).total_seconds() for before, after in zip(stamps, stamps[1:])
-    )
+    passed = statistics.median(b - a for a, b in zip(stamps, stamps[1:])).total_seconds()
     images = int(told["batch_size"]) * int(told["ranks"])
     claimed = statistics.median(float(speed) for _, speed in lines[1:])
     return Log(claimed, images / max(passed, 1e-4), told["xla"])
@@ -150,17 +142,11 @@ def read_copies(path: Path) -> list[dict] | None:
 @nothing_else
 def read_timeline(path: Path) -> Timeline | None:
     """Of a run without Horovod's cache: with it, only the first exchange tells who was ready."""
-    events = horovod_timeline.load(path)
     rows: dict[Any, list[dict]] = defaultdict(list)
-    for event in events:
+    for event in horovod_timeline.load(path):
         if event.get("ph") in ("B", "E", "X"):
             rows[event.get("pid")].append(event)
-    for row in rows.values():
-        found = exchanges_of(row)[WARMUP:]
-        if len(found) >= 3:
-            break
-    else:
-        return None
+    found = next(made for row in rows.values() if len(made := exchanges_of(row)[WARMUP:]) >= 3)
     starts, lags, took = zip(*found)
     ranks = {rank: [lag.get(rank, 0) for lag in lags] for rank in lags[0]}
     late = max(ranks, key=lambda rank: statistics.median(ranks[rank]))
