@@ -102,9 +102,8 @@ def fix_weights() -> None:
     from keras.src.initializers import random_initializers
 
     def draw(self: Any, shape: Any, dtype: Any = None) -> Any:
-        return tf.constant(
-            first_weights(shape), keras.backend.standardize_dtype(dtype or "float32")
-        )
+        dtype = keras.backend.standardize_dtype(dtype or "float32")
+        return tf.constant(first_weights(shape), dtype)
 
     for name in ("RandomNormal", "TruncatedNormal", "RandomUniform", "VarianceScaling"):
         getattr(random_initializers, name).__call__ = draw
@@ -123,8 +122,8 @@ def switch_dropout() -> None:
         return original(x, *args, **kwargs) if seen.dropout else tf.convert_to_tensor(x)
 
     wrap(keras.layers.Dropout, "__init__", init)
-    for owner, name in ((tf.nn, "dropout"), (tf.nn.experimental, "stateless_dropout")):
-        wrap(owner, name, drop)
+    wrap(tf.nn, "dropout", drop)
+    wrap(tf.nn.experimental, "stateless_dropout", drop)
 
 
 def watch_reads() -> None:
@@ -190,12 +189,9 @@ def allow_again() -> None:
         except RuntimeError:
             return None
 
-    for owner, names in (
-        (tf.config, ("set_visible_devices", "set_logical_device_configuration")),
-        (tf.config.experimental, ("set_memory_growth",)),
-    ):
-        for name in names:
-            wrap(owner, name, lenient)
+    wrap(tf.config, "set_visible_devices", lenient)
+    wrap(tf.config, "set_logical_device_configuration", lenient)
+    wrap(tf.config.experimental, "set_memory_growth", lenient)
 
 
 # --- what a graph holds ---
@@ -279,20 +275,19 @@ def weights_of(model: Any) -> dict[tuple, np.ndarray] | None:
 
 def trained_model() -> tuple[Any, dict[tuple, np.ndarray] | None]:
     """The last model that was trained; a script may have created others."""
-    made = list({id(model): model for model in seen.models}.values())
-    ours = [(model, values) for model in made if (values := weights_of(model))]
+    ours = [(model, values) for model in seen.models if (values := weights_of(model))]
     moved = [(m, v) for m, v in ours if np.any(v[(10,)])]  # biases start at 0
     return (moved or ours or [(None, None)])[-1]
 
 
 def names_of(model: Any) -> dict[str, str]:
     """What to call a tensor: the model's own name for its layer, and kernel or bias."""
-    names = {}
-    for attribute, layer in vars(model).items():
-        if isinstance(layer, keras.layers.Layer):
-            for weight in layer.weights:
-                names[shape_key(weight.shape)] = f"{attribute}/{weight.name}"
-    return names
+    return {
+        shape_key(weight.shape): f"{attribute}/{weight.name}"
+        for attribute, layer in vars(model).items()
+        if isinstance(layer, keras.layers.Layer)
+        for weight in layer.weights
+    }
 
 
 def accuracy(values: dict[tuple, np.ndarray], data: str) -> float:
@@ -323,9 +318,8 @@ def markers(logdir: Path) -> dict:
     from tools.report import profile
 
     if not any(logdir.rglob(f"*{profile.ENDING}")):
-        return {
-            "unreadable": "nothing was written to --logdir. Is the profiler started and stopped?"
-        }
+        why = "nothing was written to --logdir. Is the profiler started and stopped?"
+        return {"unreadable": why}
     try:
         found, hosts = report.load(logdir)
     except Exception as error:

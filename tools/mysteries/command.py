@@ -45,7 +45,7 @@ def run(
         raise Problem(f"{answer} is none of the causes: {', '.join(BY_NAME)}")
     if mystery.cause == "straggler" and importlib.util.find_spec("horovod") is None:
         raise Problem(f"mystery {number} needs Horovod: ./workshop setup --horovod installs it")
-    if not wanted or fresh:
+    if fresh or not wanted:
         return make(mystery, fresh)
     if not mystery.script.is_file():
         raise Problem(f"no {shown(mystery.script)} yet. Type: {typed(mystery)}")
@@ -164,9 +164,8 @@ def show_timeline(mystery: Mystery) -> int:
     if line is None:
         command = TOOLS["timeline"].replace("\\\n ", "")
         raise Problem(f"no timeline to read at {shown(path)}. In that folder: {command}")
-    facts = evidence.Facts(timeline=line)
     for look in (causes.is_late, causes.exchanges_long):
-        _, told = look(facts) or (False, "")
+        _, told = look(evidence.Facts(timeline=line))
         screen().print(told, markup=False)
     return 0
 
