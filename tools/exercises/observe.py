@@ -451,6 +451,7 @@ def main(plan_path: str) -> None:
         part = folder / f"{run['name']}.part"
         part.write_text(json.dumps(found))
         part.replace(folder / f"{run['name']}.json")
+        say(f"{plan['mark']} kept {run['name']}")
         if found["status"] != 0:
             break
     os._exit(0)  # the script's threads and exit handlers no longer matter

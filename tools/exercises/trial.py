@@ -19,7 +19,7 @@ import signal
 import sys
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +60,7 @@ class Ran:
     results: dict
     losses: list[float]
     times: list[float]  # when each log line came in
-    weights: dict[str, np.ndarray] = field(default_factory=dict)
+    weights: dict[str, np.ndarray]
 
 
 # --- the plan ---
@@ -169,9 +169,8 @@ def probe(script: Path, folder: Path, runs: list[dict], limit: float) -> Iterato
         for ended in story:
             if not left:
                 return  # this also ends whatever the script left running
-            name = left[0]["name"]
-            through = any(text == f"{mark} end of {name}" for _, text in ended.lines)
-            if through and (folder / f"{name}.json").exists():
+            kept = f"{mark} kept {left[0]['name']}"
+            if any(text == kept for _, text in ended.lines):
                 yield read_run(left.pop(0), folder, ended, mark, limit)
     for run in left:
         yield read_run(run, folder, ended, mark, limit)
