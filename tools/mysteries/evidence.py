@@ -6,7 +6,6 @@ import datetime
 import functools
 import re
 import statistics
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,38 +141,25 @@ def read_copies(path: Path) -> list[dict] | None:
 @nothing_else
 def read_timeline(path: Path) -> Timeline | None:
     """Of a run without Horovod's cache: with it, only the first exchange tells who was ready."""
-    rows: dict[Any, list[dict]] = defaultdict(list)
-    for event in horovod_timeline.load(path):
-        if event.get("ph") in ("B", "E", "X"):
-            rows[event.get("pid")].append(event)
-    found = next(made for row in rows.values() if len(made := exchanges_of(row)[WARMUP:]) >= 3)
-    starts, lags, took = zip(*found)
-    ranks = {rank: [lag.get(rank, 0) for lag in lags] for rank in lags[0]}
-    late = max(ranks, key=lambda rank: statistics.median(ranks[rank]))
+    spans, ready = horovod_timeline.spans(horovod_timeline.load(path))
+    exchanged = {span.tensor for span in spans if span.name == "ALLREDUCE"}
+    tensor, rounds = next(
+        (tensor, rounds)
+        for tensor, ticks in ready.items()
+        if tensor in exchanged and len(rounds := horovod_timeline.rounds_of(ticks)[WARMUP:]) >= 3
+    )
+    took = [s.end - s.start for s in spans if s.tensor == tensor and s.name == "ALLREDUCE"]
+    starts = [min(ready.values()) for ready in rounds]
+    lags = {
+        rank: statistics.median(ready[rank] - start for ready, start in zip(rounds, starts))
+        for rank in rounds[0]
+    }
+    late = max(lags, key=lambda rank: lags[rank])
     return Timeline(
-        exchanges=len(found),
-        late_rank=late,
-        times_last=sum(lag.get(late, 0) == max(lag.values()) for lag in lags),
-        late_ms=statistics.median(ranks[late]) / 1e3,
-        exchange_ms=statistics.median(took) / 1e3,
+        exchanges=len(rounds),
+        late_rank=int(late),
+        times_last=sum(ready[late] == max(ready.values()) for ready in rounds),
+        late_ms=lags[late] / 1e3,
+        exchange_ms=statistics.median(took[WARMUP:]) / 1e3,
         step_ms=statistics.median(b - a for a, b in zip(starts, starts[1:])) / 1e3,
     )
-
-
-def exchanges_of(row: list[dict]) -> list[tuple[int, dict[int, int], int]]:
-    """When each exchange of a tensor began, how late each rank was, how long it took; in us."""
-    found, stack, ready = [], [], {}
-    for event in row:
-        if event["ph"] == "B":
-            stack.append((event["name"], event["ts"]))
-            if event["name"] == "NEGOTIATE_ALLREDUCE":
-                ready = {}
-        elif event["ph"] == "X":
-            ready[int(event["name"])] = event["ts"]
-        elif stack:
-            name, began = stack.pop()
-            if name == "ALLREDUCE" and len(ready) > 1:
-                first = min(ready.values())
-                lags = {rank: at - first for rank, at in ready.items()}
-                found.append((first, lags, event["ts"] - began))
-    return found
