@@ -165,8 +165,7 @@ def show_timeline(mystery: Mystery) -> int:
         command = TOOLS["timeline"].replace("\\\n ", "")
         raise Problem(f"no timeline to read at {shown(path)}. In that folder: {command}")
     for look in (causes.is_late, causes.exchanges_long):
-        _, told = look(evidence.Facts(timeline=line))
-        screen().print(told, markup=False)
+        screen().print(look(line)[1], markup=False)
     return 0
 
 

@@ -41,6 +41,9 @@ class Line:
     ms: float
 
 
+Lines = dict[str, list[Line]]  # by function
+
+
 @dataclass
 class Timeline:
     """Horovod's, of one tensor of each exchange."""
@@ -59,8 +62,8 @@ class Facts:
 
     log: Log | None = None
     profile: Profile | None = None
-    lines: dict[str, list[Line]] | None = None  # by function
-    copies: list[dict] | None = None
+    lines: Lines | None = None
+    xray: list[dict] | None = None  # the copies to the host
     timeline: Timeline | None = None
 
 
@@ -70,7 +73,7 @@ def read(folder: Path, made: str) -> Facts:
         log=read_log(folder / LOG),
         profile=read_profile(folder / LOGS),
         lines=read_lines(folder, made),
-        copies=read_copies(folder / XRAY),
+        xray=read_copies(folder / XRAY),
         timeline=read_timeline(folder / TIMELINE),
     )
 
@@ -109,7 +112,7 @@ def read_profile(folder: Path) -> Profile | None:
 
 
 @nothing_else
-def read_lines(folder: Path, made: str) -> dict[str, list[Line]] | None:
+def read_lines(folder: Path, made: str) -> Lines | None:
     path, script = folder / LPROF, folder / "train_MNIST.py"
     if not path.is_file():
         return None
