@@ -16,6 +16,7 @@ import pickle
 import runpy
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -78,6 +79,7 @@ class Popen:
             os.chdir(cwd)
             os.environ.clear()
             os.environ.update({**env, **OPEN_MPI})
+            tempfile.tempdir = None  # to be looked up again
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             use_files(out_end, err_end)

@@ -758,7 +758,9 @@ def ran(mnist: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
     jobs |= {n: walk_of(n, folder / n) for n in NUMBERS if n in names}
     file = folder / "jobs.json"
     file.write_text(json.dumps(list(jobs.values())))
-    env = {**stage_environment(), **trial.environment()}
+    scratch = folder / "tmp"
+    scratch.mkdir()
+    env = {**stage_environment(), **trial.environment(), "TMPDIR": str(scratch)}
     command = [sys.executable, "-m", "tests.forked", str(file)]
     subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=3600)
 
@@ -773,6 +775,7 @@ def ran(mnist: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
             for one in jobs[str(name)]
         ]
 
+    ended.left = [path.name for path in scratch.iterdir()]
     return ended
 
 
@@ -793,6 +796,10 @@ def test_what_check_says(case: Case, ran) -> None:
         assert case.said in told, told
         assert f"A hint: ./workshop check {case.number} --hint" in told
     assert max(map(len, ended.stdout.splitlines())) <= 100
+
+
+def test_checks_leave_nothing_behind(ran) -> None:
+    assert not ran.left
 
 
 def workshop(*words: str, my: Path) -> subprocess.CompletedProcess[str]:

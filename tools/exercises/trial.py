@@ -159,13 +159,16 @@ def plan_runs(stage: Stage, folder: Path, files: dict[str, Path], ours: bool) ->
 
 def probe(script: Path, folder: Path, runs: list[dict], limit: float) -> Iterator[Ran]:
     """Each run's outcome as soon as it is there; NotYet if a basic requirement is not met."""
-    (folder / "cwd").mkdir(parents=True)  # for files that the script may write
+    cwd, temporary = folder / "cwd", folder / "tmp"  # for files that the script may write
+    cwd.mkdir(parents=True)
+    temporary.mkdir()  # AutoGraph's are removed at an end that observe.py does not come to
+    env = {**environment(), "TMPDIR": str(temporary)}
     mark = f"##{secrets.token_hex(8)}"
     plan = folder / "plan.json"
     plan.write_text(json.dumps({"script": str(script), "mark": mark, "runs": runs}))
     command = [sys.executable, "-m", "tools.exercises.observe", str(plan)]
     left = list(runs)
-    with contextlib.closing(watched.follow(command, folder / "cwd", environment(), limit)) as story:
+    with contextlib.closing(watched.follow(command, cwd, env, limit)) as story:
         for ended in story:
             if not left:
                 return  # this also ends whatever the script left running
