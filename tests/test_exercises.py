@@ -703,7 +703,7 @@ ODD = [
         "logs 0 lines for 1 steps",
         at_start("os.close(1); os.open(os.devnull, os.O_WRONLY)"),
     ),
-    Case("01", "forks", "logs 2 lines for 1 steps", at_start("os.fork()")),
+    Case("01", "forks", "call log_step() once for each step", at_start("os.fork()")),
     Case(
         "01",
         "leaves-and-deletes-its-folder",
