@@ -1,7 +1,7 @@
 """Exercises and their check: right solutions pass, however written; wrong, slow and fake ones fail.
 
 Each is a small patch of the previous stage's real file. tests/forked.py runs them all, two at a
-time, as an attendee would run them.
+time, as an attendee would run them, and as many of the runs of a check as the patch can change.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tests.conftest import stage_environment
 from tools import __main__ as tools_main
 from tools import commands
 from tools.exercises import check, timing, trial, watched
+from tools.exercises.attempt import NOT_YET, PASSED, RIGHT, Attempt, read_kept
 from tools.exercises.task import EXERCISES, digest, find_stage, parts, previous
 from tools.stages import ROOT, lines_changed
 
@@ -97,7 +98,7 @@ ZIP_KEPT_OPEN = (
 
 IN_01 = [
     Case("01", "own", whole=own("01")),
-    Case("01", "arrays-handed-on", patches=HANDED_ON),
+    Case("01", "arrays-handed-on", patches=HANDED_ON, runs="step watch"),
     Case("01", "zip-kept-open", "arrays were read", ZIP_KEPT_OPEN, runs="step watch"),
     Case("01", "updated-twice", "2.00x as far", (*CACHED, (APPLY, APPLY + APPLY))),
     Case(
@@ -157,7 +158,7 @@ IN_02 = [
         runs="watch",
     ),
     Case("02", "own", whole=own("02")),
-    Case("02", "closure", patches=CLOSURE, runs="step steps watch"),
+    Case("02", "closure", patches=CLOSURE, runs="step watch"),
     Case(
         "02",
         "forward-only",
@@ -175,14 +176,14 @@ IN_02 = [
     Case(
         "02",
         "python-number",
-        "traced 16 times",
+        "traced 3 times in 16 steps",
         (
             GRAPH,
             (
                 "def train_step(model, optimizer, images, labels)",
-                "def train_step(model, optimizer, images, labels, step)",
+                "def train_step(model, optimizer, images, labels, third)",
             ),
-            (STEP_CALL, STEP_CALL.replace("labels", "labels, step")),
+            (STEP_CALL, STEP_CALL.replace("labels", "labels, step % 3")),
         ),
         runs="watch",
     ),
@@ -252,7 +253,7 @@ IN_03 = [
             ),
             ("loss, gradients = compute_gradients(", "loss, gradients = xla_gradients("),
         ),
-        runs="step steps watch",
+        runs="step watch",
     ),
     Case(
         "03",
@@ -448,7 +449,7 @@ IN_05 = [
         "05",
         "policies-of-layers",
         patches=(*mixed("policy", "scaled"), *LAYERS),
-        runs="step few steps watch",
+        runs="step few watch",
     ),
     Case(
         "05",
@@ -567,7 +568,7 @@ BY_PYTHON = (
 
 IN_06 = [
     Case("06", "own", whole=own("06")),
-    Case("06", "a-while-loop", patches=core(steps=WHILE)),
+    Case("06", "a-while-loop", patches=core(steps=WHILE), runs="steps epochs watch"),
     Case(
         "06",
         "one-a-call",
@@ -702,12 +703,13 @@ ODD = [
         "logs 0 lines for 1 steps",
         at_start("os.close(1); os.open(os.devnull, os.O_WRONLY)"),
     ),
-    Case("01", "forks", "logs 2 lines for 1 steps", at_start("os.fork()")),
+    Case("01", "forks", "call log_step() once for each step", at_start("os.fork()")),
     Case(
         "01",
         "leaves-and-deletes-its-folder",
         "",
         at_end("import shutil; shutil.rmtree(Path.cwd()); os.chdir('/')"),
+        runs="step steps",
     ),
 ]
 
@@ -724,7 +726,8 @@ TIMED = [
 
 
 def call(words: str, my: Path, name: str = "said", runs: list[str] | None = None) -> dict:
-    env = stage_environment(WORKSHOP_MY=str(my))
+    threads = {} if runs == ["time"] else {"TF_NUM_INTRAOP_THREADS": "1"}  # two jobs, two cores
+    env = stage_environment(WORKSHOP_MY=str(my), **threads)
     out, err = (str(my / f"{name}.{kind}") for kind in ("out", "err"))
     return {"words": words.split(), "env": env, "out": out, "err": err, "runs": runs}
 
@@ -741,7 +744,7 @@ def walk_of(number: str, my: Path) -> list[dict]:
     """What the READMEs say to type, before anything is edited."""
     my.mkdir()
     lines = (f"exercise {number}", f"check {number}", f"check {number} --hint", "check")
-    runs = ["watch"] if number in ("02", "03") else None
+    runs = {"01": ["step", "watch"], "02": ["watch"], "03": ["watch"]}.get(number)
     return [call(line, my, str(i), runs) for i, line in enumerate(lines)]
 
 
@@ -750,11 +753,14 @@ def ran(mnist: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
     """Runs the selected cases, and gives what each call of one came to."""
     names = {item.name.partition("[")[2].rstrip("]") for item in request.session.items}
     folder = tmp_path_factory.mktemp("my")
-    jobs = {str(c): job_of(c, folder / str(c)) for c in CASES if str(c) in names}
+    first = sorted(CASES, key=lambda case: case.name != "own")  # the others use what these find
+    jobs = {str(c): job_of(c, folder / str(c)) for c in first if str(c) in names}
     jobs |= {n: walk_of(n, folder / n) for n in NUMBERS if n in names}
     file = folder / "jobs.json"
     file.write_text(json.dumps(list(jobs.values())))
-    env = {**stage_environment(), **trial.environment()}
+    scratch = folder / "tmp"
+    scratch.mkdir()
+    env = {**stage_environment(), **trial.environment(), "TMPDIR": str(scratch)}
     command = [sys.executable, "-m", "tests.forked", str(file)]
     subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=3600)
 
@@ -769,6 +775,7 @@ def ran(mnist: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
             for one in jobs[str(name)]
         ]
 
+    ended.left = [path.name for path in scratch.iterdir()]
     return ended
 
 
@@ -789,6 +796,10 @@ def test_what_check_says(case: Case, ran) -> None:
         assert case.said in told, told
         assert f"A hint: ./workshop check {case.number} --hint" in told
     assert max(map(len, ended.stdout.splitlines())) <= 100
+
+
+def test_checks_leave_nothing_behind(ran) -> None:
+    assert not ran.left
 
 
 def workshop(*words: str, my: Path) -> subprocess.CompletedProcess[str]:
@@ -996,22 +1007,27 @@ def test_results_that_are_no_file_get_one_line(tmp_path: Path) -> None:
 # --- the progress table ---
 
 
+def keep(file: Path, status: str, speeds: dict[str, float]) -> None:
+    attempt = Attempt(file, quick=False, repeats=1, limit=1)
+    attempt.status, attempt.speeds = status, speeds
+    attempt.keep(digest(file))
+
+
 def test_the_progress_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKSHOP_MY", str(tmp_path))
     told = {"yours": 600.0, "before": 200.0, "ours": 500.0}
-    for number, passed, status, change in (
-        ("01", True, "passed", False),
-        ("02", True, "passed", True),
-        ("03", False, "", False),
-        ("04", True, check.RIGHT, False),
-        ("05", None, "", False),
+    for number, status, change in (
+        ("01", PASSED, False),
+        ("02", PASSED, True),
+        ("03", NOT_YET, False),
+        ("04", RIGHT, False),
+        ("05", None, False),
     ):
         file = tmp_path / number / "train_MNIST.py"
         file.parent.mkdir()
         file.write_text("pass\n")
-        if passed is not None:
-            outcome = check.Outcome(passed=passed, status=status, speeds=told if passed else {})
-            check.keep(file, digest(file), outcome)
+        if status:
+            keep(file, status, told if status != NOT_YET else {})
         if change:
             file.write_text("pass  # changed\n")
     (tmp_path / "05" / "check.json").write_text("no JSON")
@@ -1022,7 +1038,7 @@ def test_the_progress_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("01", "passed"),
         ("02", "changed since it passed"),
         ("03", "not yet"),
-        ("04", check.RIGHT),
+        ("04", RIGHT),
         ("05", "started"),
         ("06", "not started"),
     ):
@@ -1035,11 +1051,10 @@ def test_the_progress_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_quick_check_forgets_no_speed(tmp_path: Path) -> None:
     file = tmp_path / "train_MNIST.py"
     file.write_text("pass\n")
-    sha = digest(file)
-    check.keep(file, sha, check.Outcome(passed=True, status="passed", speeds={"yours": 5.0}))
-    check.keep(file, sha, check.Outcome(passed=True, status=check.RIGHT))
-    kept = check.read_kept(file)
-    assert kept["status"] == "passed" and kept["speeds"] == {"yours": 5.0}
+    keep(file, PASSED, {"yours": 5.0})
+    keep(file, RIGHT, {})
+    kept = read_kept(file)
+    assert kept["status"] == PASSED and kept["speeds"] == {"yours": 5.0}
 
 
 # --- the clock ---
@@ -1083,7 +1098,7 @@ def test_what_its_speed_means(number, speeds, said, tmp_path: Path, mnist, monke
             entry.speeds, entry.claims, entry.accuracies = [speed], [speed], [0.5]
 
     monkeypatch.setattr(check, "judge_training", lambda *_: False)
-    monkeypatch.setattr(check, "time_in_turns", timed)
+    monkeypatch.setattr(timing, "time_in_turns", timed)
     workshop("exercise", number, my=tmp_path)
     ended = workshop("check", number, my=tmp_path)
     told = " ".join(ended.stdout.split())

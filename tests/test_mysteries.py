@@ -25,12 +25,12 @@ from tools.exercises import trial
 from tools.mysteries import cure, evidence, picture
 from tools.mysteries.causes import BY_NAME, CAUSES
 from tools.mysteries.evidence import Facts
-from tools.mysteries.scripts import MYSTERIES, Mystery, made, text_of
+from tools.mysteries.scripts import MYSTERIES, Mystery, made
 from tools.report import command as report
 from tools.report import horovod_timeline
 from tools.stages import ROOT
 
-HEALTHY = Mystery(0, "", ())
+HEALTHY = Mystery(0, "")
 ALL = [*MYSTERIES, HEALTHY]
 
 
@@ -142,7 +142,7 @@ def test_every_cause_is_hidden_once_and_some_nowhere() -> None:
 @pytest.mark.parametrize("mystery", MYSTERIES, ids=lambda mystery: str(mystery.number))
 def test_nothing_in_a_script_gives_it_away(mystery: Mystery) -> None:
     """Against the healthy one it has no new comment, and no new name that tells."""
-    text, healthy = made(mystery), text_of(mystery.number, ())
+    text, healthy = made(mystery), made(Mystery(mystery.number, ""))
     ast.parse(text)
     assert max(map(len, text.splitlines())) <= 100
     comments, names = (
@@ -156,7 +156,7 @@ def test_nothing_in_a_script_gives_it_away(mystery: Mystery) -> None:
 def test_a_patch_that_no_longer_fits_is_noticed() -> None:
     for old in ("no such line", "import"):
         with pytest.raises(ValueError, match=r"mystery 1: \d+ times in 04_tf_profiler"):
-            text_of(1, ((old, ""),))
+            made(Mystery(1, "", (old, "")))
 
 
 # --- the command ---
@@ -254,7 +254,7 @@ def test_a_fix_is_checked(mnist: Path, tmp_path: Path) -> None:
     """For real, by the process that forks itself."""
     place = tmp_path / "mystery_1"
     place.mkdir()
-    (place / "train_MNIST.py").write_text(text_of(1, ()))
+    (place / "train_MNIST.py").write_text(made(Mystery(1, "")))
     (place / "answers.json").write_text('{"tries": ["python"], "found": true}')
     job = call("mystery 1 --check --quick", tmp_path)
     (tmp_path / "jobs.json").write_text(json.dumps([[job]]))

@@ -27,12 +27,12 @@ def ran(small: Path) -> Path:
     """The folder in which they ran: mystery_7, HEALTHY, stranger."""
     pytest.importorskip("horovod", reason="needs Horovod: ./workshop setup --horovod")
     from tests.conftest import stage_environment
-    from tools.mysteries.scripts import MYSTERIES, made, text_of
+    from tools.mysteries.scripts import MYSTERIES, Mystery, made
     from tools.stages import ROOT
 
     folder = Path(tempfile.mkdtemp(prefix="two_ranks_"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    texts = {"mystery_7": made(MYSTERIES[-1]), **dict.fromkeys(HEALTHY, text_of(0, ()))}
+    texts = {"mystery_7": made(MYSTERIES[-1]), **dict.fromkeys(HEALTHY, made(Mystery(0, "")))}
     texts["stranger"] = (ROOT / "tests/strangers/ranks.py").read_text()
     for name, text in texts.items():
         (folder / name).mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +11,22 @@ from pathlib import Path
 
 import numpy as np
 
+from tools.exercises.attempt import Attempt
 from tools.exercises.cnn import SHAPES, first_weights, shape_key
-from tools.exercises.trial import BATCH, CALL, EPOCH, STEPS, WATCHED, WINDOW, NotYet, Ran
+from tools.exercises.trial import (
+    BATCH,
+    CALL,
+    EPOCH,
+    STEPS,
+    WATCHED,
+    WINDOW,
+    NotYet,
+    Ran,
+    make_data,
+    plan_runs,
+    probe,
+    right_runs,
+)
 from tools.stages import Stage
 
 
@@ -29,6 +44,7 @@ class Tolerance:
 FLOAT32 = Tolerance(loss=1e-4, update=0.01, accuracy=0.005)
 TENSOR_FLOAT = Tolerance(loss=2e-3, update=0.3, accuracy=0.01)  # an A100 rounds as float16 does
 MIXED = Tolerance(loss=0.02, update=0.5, accuracy=0.06)
+KEYS = {shape_key(shape): shape for shape in SHAPES}
 LOGGED = 0.002  # log lines have three digits
 SAME_PATH = 0.1  # training with dropout must differ by more than this from training without
 
@@ -54,9 +70,7 @@ def check_source(file: Path) -> None:
 
 def updates(ran: Ran) -> dict[str, np.ndarray]:
     """How far each tensor moved from its initial value."""
-    return {
-        shape_key(shape): ran.weights[shape_key(shape)] - first_weights(shape) for shape in SHAPES
-    }
+    return {key: ran.weights[key] - first_weights(shape) for key, shape in KEYS.items()}
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
@@ -68,23 +82,20 @@ def how_wrong(name: str, mine: np.ndarray, right: np.ndarray) -> str:
     length, wanted = np.linalg.norm(mine), np.linalg.norm(right)
     if not length:
         return f"{name} did not move"
-    along = float(np.vdot(mine, right) / (length * wanted))
-    if along > 0.95 and 0.95 < length / wanted < 1.05:
-        return f"{name} moved {100 * distance(mine, right):.0f} % off: is it computed in 16 bit?"
-    if along > 0.95:
-        return f"{name} moved {length / wanted:.2f}x as far as it should"
-    if along < -0.95:
-        return f"{name} moved {length / wanted:.2f}x as far as it should, and backwards"
-    off = distance(mine, right)
-    return f"{name} moved in another direction: its update is {100 * off:.0f} % off"
+    along, times = float(np.vdot(mine, right) / (length * wanted)), length / wanted
+    off = f"{100 * distance(mine, right):.0f} % off"
+    if not abs(along) > 0.95:
+        return f"{name} moved in another direction: its update is {off}"
+    if along > 0 and 0.95 < times < 1.05:
+        return f"{name} moved {off}: is it computed in 16 bit?"
+    return f"{name} moved {times:.2f}x as far as it should{', and backwards' * (along < 0)}"
 
 
 def judge_model(ran: Ran) -> None:
     if not ran.observed["trained"]:
-        sizes = ", ".join(map(shape_key, SHAPES))
         raise NotYet(
             "No Keras model with the CNN's eight weights was trained.",
-            f"Their shapes are {sizes}. Do not change the layers of MNISTClassifier.",
+            f"Their shapes are {', '.join(KEYS)}. Do not change the layers of MNISTClassifier.",
         )
     if ran.observed["weight_types"] != ["float32"]:
         kinds = " and ".join(ran.observed["weight_types"])
@@ -105,10 +116,9 @@ def judge_step(mine: Ran, right: Ran, within: Tolerance) -> str:
     off = {key: distance(moved[key], due[key]) for key in due}
     wrong = [key for key in due if not off[key] <= within.update]
     if wrong:
-        texts = [how_wrong(names[key], moved[key], due[key]) for key in wrong]
-        worst = wrong.index(max(wrong, key=lambda key: off[key]))
-        rest = [text for i, text in enumerate(texts) if i != worst]
-        raise NotYet(f"After one step {texts[worst]}.", *rest)
+        worst = max(wrong, key=lambda key: off[key])
+        texts = {key: how_wrong(names[key], moved[key], due[key]) for key in wrong}
+        raise NotYet(f"After one step {texts.pop(worst)}.", *texts.values())
     far, most = (f"{100 * share:.1f} %" for share in (max(off.values()), within.update))
     return f"loss {loss:.4f}, all 8 tensors moved as they should: {far} off, limit {most}"
 
@@ -138,9 +148,8 @@ def judge_count(ran: Ran, steps: int) -> None:
 def judge_steps(mine: Ran, right: Ran) -> None:
     """Several steps: less precisely, but all of them."""
     judge_count(mine, STEPS)
-    moved, due = updates(mine), updates(right)
-    far = math.sqrt(sum(float(np.sum(d**2)) for d in moved.values()))
-    far /= math.sqrt(sum(float(np.sum(d**2)) for d in due.values()))
+    moved, due = (sum(float(np.sum(d**2)) for d in updates(r).values()) for r in (mine, right))
+    far = math.sqrt(moved / due)
     if not 0.8 < far < 1.3:
         raise NotYet(
             f"In {STEPS} steps the weights moved {far:.2f}x as far as they should: does every step "
@@ -172,15 +181,15 @@ def judge_dropout(mine: Ran, undropped: Ran) -> None:
 
 def judge_epochs(mine: Ran, right: Ran) -> None:
     """Two epochs in which no weight changes: the mean loss shows whether each image came once."""
-    wanted = sum(right.losses) / len(right.losses)
-    epochs = [mine.losses[:EPOCH], mine.losses[EPOCH:]]
-    for losses in epochs:
-        if abs(sum(losses) / EPOCH - wanted) > LOGGED:
+    wanted = np.mean(right.losses)
+    first, second = mine.losses[:EPOCH], mine.losses[EPOCH:]
+    for found in (np.mean(first), np.mean(second)):
+        if abs(found - wanted) > LOGGED:
             raise NotYet(
-                f"An epoch does not use each image once: its mean loss is "
-                f"{sum(losses) / EPOCH:.3f}, but the mean over all images is {wanted:.3f}."
+                f"An epoch does not use each image once: its mean loss is {found:.3f}, but the "
+                f"mean over all images is {wanted:.3f}."
             )
-    if epochs[0] == epochs[1]:
+    if first == second:
         raise NotYet("Two epochs use the images in the same order: shuffle again for each.")
 
 
@@ -215,39 +224,38 @@ def judge_reads(ran: Ran, one: Ran) -> str:
 
 
 def judge_graph(ran: Ran, one_a_step: bool) -> str:
-    found, steps = ran.observed["graphs"], WATCHED
+    found = ran.observed["graphs"]
     if not found:
         raise NotYet(
             "No graph ran: the training step is still eager.",
             "The function that the loop calls must be a tf.function.",
         )
-    whole = [graph for graph in found if graph["backward"] and graph["updates"] >= len(SHAPES)]
+    whole = [graph for graph in training(ran) if graph["updates"] >= len(SHAPES)]
+    if not whole and any(graph["forward"] for graph in training(ran)):
+        raise NotYet(
+            "The graph contains the gradients, but not the update of the weights: that still "
+            "runs one operation at a time."
+        )
     if not whole:
-        if any(graph["forward"] and graph["backward"] for graph in found):
-            raise NotYet(
-                "The graph contains the gradients, but not the update of the weights: that still "
-                "runs one operation at a time."
-            )
         raise NotYet(
             "The graph contains only the forward pass: gradients and updates are still outside."
         )
-    traced = collections.Counter(graph["name"] for graph in whole)
-    name, times = traced.most_common(1)[0]
+    name, times = collections.Counter(graph["name"] for graph in whole).most_common(1)[0]
     if times > 2:  # two: some create their variables in the first
         raise NotYet(
-            f"{name} was traced {times} times in {steps} steps: something that changes is passed "
+            f"{name} was traced {times} times in {WATCHED} steps: something that changes is passed "
             "as a Python value, or the tf.function is created again."
         )
     calls = sum(graph["calls"] for graph in whole)
-    if calls > steps:
-        raise NotYet(f"The training graph ran {calls} times for {steps} steps.")
-    if one_a_step and calls < steps:
+    if calls > WATCHED:
+        raise NotYet(f"The training graph ran {calls} times for {WATCHED} steps.")
+    if one_a_step and calls < WATCHED:
         raise NotYet(
-            f"The training graph was called {calls} times for {steps} steps: every step should be "
-            "one call of it."
+            f"The training graph was called {calls} times for {WATCHED} steps: every step should "
+            "be one call of it."
         )
     once = "once" if times == 1 else "twice"
-    ran_so = f"{name} was traced {once} and ran {calls} times for {steps} steps"
+    ran_so = f"{name} was traced {once} and ran {calls} times for {WATCHED} steps"
     return f"{ran_so}; it contains gradients and updates"
 
 
@@ -394,3 +402,49 @@ def idea_checks(
     ]
     past = {"01": (), "05": ("01", "02", "04")}.get(stage.number, ("01", "02"))
     return [check for check in known if check[0] == stage.number or check[0] in past]
+
+
+# --- all of it ---
+
+
+def judge_training(stage: Stage, attempt: Attempt) -> bool:
+    """Everything but the speed, up to the first mistake; whether it ran on a GPU."""
+    check_source(attempt.script)
+    files, limit = make_data(attempt.folder), attempt.limit
+    with attempt.doing("running the workshop's own solution"):
+        right = right_runs(stage, files, attempt.folder / "right", limit)
+    ran: dict[str, Ran] = {}
+    runs = plan_runs(stage, attempt.folder / "mine", files, ours=False)
+    with (
+        attempt.doing("running yours, watched"),
+        contextlib.closing(probe(attempt.script, attempt.folder / "mine", runs, limit)) as found,
+    ):
+        one = ran["step"] = next(found)
+        attempt.good("one log line per step, and results")
+        attempt.step = "It trains the same model"
+        gpu = one.observed["gpu"]
+        within = MIXED if stage.number == "05" else TENSOR_FLOAT if gpu else FLOAT32
+        judge_model(one)
+        how = judge_step(one, right["step"], within)
+        judge_accuracy(one, within, "")
+        for run in runs[1:]:
+            ran[run["name"]] = now = next(found)
+            judge_model(now)
+            if run["name"] == "few":
+                judge_half(now, right["few"])
+            elif run["name"] == "steps":
+                judge_steps(now, right["steps"])
+                judge_dropout(now, right["undropped"])
+                judge_accuracy(now, within, " without dropout")
+            elif run["name"] == "watch":
+                judge_count(now, run["steps"])
+                judge_draws(now)
+        attempt.good(how)
+    for of_stage, attempt.step, judge_idea in idea_checks(stage, ran, right):
+        how = judge_idea()
+        if of_stage == stage.number:
+            attempt.good(how)
+    attempt.step = "It sees every image"
+    judge_epochs(ran["epochs"], right["epochs"])  # now: a loss in 16 bit has been ruled out
+    attempt.good("once per epoch, each epoch in a new order")
+    return gpu

@@ -103,9 +103,8 @@ def fix_weights() -> None:
     from keras.src.initializers import random_initializers
 
     def draw(self: Any, shape: Any, dtype: Any = None) -> Any:
-        return tf.constant(
-            first_weights(shape), keras.backend.standardize_dtype(dtype or "float32")
-        )
+        dtype = keras.backend.standardize_dtype(dtype or "float32")
+        return tf.constant(first_weights(shape), dtype)
 
     for name in ("RandomNormal", "TruncatedNormal", "RandomUniform", "VarianceScaling"):
         getattr(random_initializers, name).__call__ = draw
@@ -124,8 +123,8 @@ def switch_dropout() -> None:
         return original(x, *args, **kwargs) if seen.dropout else tf.convert_to_tensor(x)
 
     wrap(keras.layers.Dropout, "__init__", init)
-    for owner, name in ((tf.nn, "dropout"), (tf.nn.experimental, "stateless_dropout")):
-        wrap(owner, name, drop)
+    wrap(tf.nn, "dropout", drop)
+    wrap(tf.nn.experimental, "stateless_dropout", drop)
 
 
 def watch_reads() -> None:
@@ -191,12 +190,9 @@ def allow_again() -> None:
         except RuntimeError:
             return None
 
-    for owner, names in (
-        (tf.config, ("set_visible_devices", "set_logical_device_configuration")),
-        (tf.config.experimental, ("set_memory_growth",)),
-    ):
-        for name in names:
-            wrap(owner, name, lenient)
+    wrap(tf.config, "set_visible_devices", lenient)
+    wrap(tf.config, "set_logical_device_configuration", lenient)
+    wrap(tf.config.experimental, "set_memory_growth", lenient)
 
 
 # --- what a graph holds ---
@@ -206,40 +202,24 @@ def anatomy(function: ConcreteFunction) -> dict:
     """The operations that matter in a graph and in all that it calls."""
     graph = function.graph.as_graph_def()
     library = {f.signature.name: f for f in graph.library.function}
+    programs: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])  # "": not XLA's
+    updates: collections.Counter[bool] = collections.Counter()  # by XLA or not
+    conv_types, loss_types, ops, done = set(), set(), set(), set()
     compiled = function.function_def.attr["_XlaMustCompile"].b
-    found: dict[str, Any] = {
-        "forward": 0,
-        "backward": 0,
-        "plain_convs": 0,  # not compiled by XLA
-        "programs": [],  # of XLA: the convolutions in each, forward and backward
-        "updates": 0,
-        "updates_xla": 0,
-        "iterator": False,
-        "python": False,
-        "conv_types": set(),
-        "loss_types": set(),
-    }
-    programs: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
-    todo, done = [(graph.node, function.name if compiled else "")], set()
+    todo = [(graph.node, function.name if compiled else "")]
     while todo:
         nodes, program = todo.pop()
         for node in nodes:
+            ops.add(node.op)
             kind = tf.dtypes.as_dtype(node.attr["T"].type).name if node.attr["T"].type else ""
             if node.op in (FORWARD, BACKWARD):
-                found["forward" if node.op == FORWARD else "backward"] += 1
-                if program:
-                    programs[program][node.op == BACKWARD] += 1
-                else:
-                    found["plain_convs"] += 1
-                found["conv_types"].add(kind)
+                programs[program][node.op == BACKWARD] += 1
+                conv_types.add(kind)
             elif node.op in LOSSES:
-                found["loss_types"].add(kind)
+                loss_types.add(kind)
             elif node.op.startswith(UPDATES):  # only float ones: not the seeds, not the step
                 dtype = (node.attr["dtype"] if "dtype" in node.attr else node.attr["T"]).type
-                found["updates"] += dtype == tf.float32.as_datatype_enum
-                found["updates_xla"] += bool(program) and dtype == tf.float32.as_datatype_enum
-            found["iterator"] |= node.op.startswith("IteratorGetNext")
-            found["python"] |= "PyFunc" in node.op
+                updates[bool(program)] += dtype == tf.float32.as_datatype_enum
             compiled = node.attr["_XlaMustCompile"].b
             for value in node.attr.values():
                 for called in [value.func, *value.list.func]:
@@ -251,8 +231,19 @@ def anatomy(function: ConcreteFunction) -> dict:
                     if (called.name, inside) not in done:
                         done.add((called.name, inside))
                         todo.append((body.node_def, inside))
-    found["programs"] = list(programs.values())
-    return {k: sorted(v) if isinstance(v, set) else v for k, v in found.items()}
+    forward, backward = (sum(counts[i] for counts in programs.values()) for i in (0, 1))
+    return {
+        "forward": forward,
+        "backward": backward,
+        "plain_convs": sum(programs.pop("", [])),  # not compiled by XLA
+        "programs": list(programs.values()),  # of XLA: the convolutions in each, as above
+        "updates": sum(updates.values()),
+        "updates_xla": updates[True],
+        "iterator": any(op.startswith("IteratorGetNext") for op in ops),
+        "python": any("PyFunc" in op for op in ops),
+        "conv_types": sorted(conv_types),
+        "loss_types": sorted(loss_types),
+    }
 
 
 def graphs() -> list[dict]:
@@ -285,36 +276,32 @@ def weights_of(model: Any) -> dict[tuple, np.ndarray] | None:
 
 def trained_model() -> tuple[Any, dict[tuple, np.ndarray] | None]:
     """The last model that was trained; a script may have created others."""
-    made = list({id(model): model for model in seen.models}.values())
-    ours = [(model, values) for model in made if (values := weights_of(model))]
+    ours = [(model, values) for model in seen.models if (values := weights_of(model))]
     moved = [(m, v) for m, v in ours if np.any(v[(10,)])]  # biases start at 0
     return (moved or ours or [(None, None)])[-1]
 
 
 def names_of(model: Any) -> dict[str, str]:
     """What to call a tensor: the model's own name for its layer, and kernel or bias."""
-    names = {}
-    for attribute, layer in vars(model).items():
-        if isinstance(layer, keras.layers.Layer):
-            for weight in layer.weights:
-                names[shape_key(weight.shape)] = f"{attribute}/{weight.name}"
-    return names
+    return {
+        shape_key(weight.shape): f"{attribute}/{weight.name}"
+        for attribute, layer in vars(model).items()
+        if isinstance(layer, keras.layers.Layer)
+        for weight in layer.weights
+    }
 
 
-def accuracy(values: dict[tuple, np.ndarray], data: str, most: int) -> float:
+def accuracy(values: dict[tuple, np.ndarray], data: str) -> float:
     """The CNN computed with these weights, without any of the script's own code."""
     conv_1, bias_1, conv_2, bias_2, dense_1, bias_3, dense_2, bias_4 = (values[s] for s in SHAPES)
     with np.load(data) as file:
-        images, labels = file["x_test"][:most], file["y_test"][:most]
-    right = 0
-    for i in range(0, len(images), 500):
-        x = tf.constant(images[i : i + 500, ..., np.newaxis], tf.float32) / 255
-        x = tf.nn.relu(tf.nn.conv2d(x, conv_1, 1, "VALID") + bias_1)
-        x = tf.nn.relu(tf.nn.conv2d(x, conv_2, 1, "VALID") + bias_2)
-        x = tf.reshape(tf.nn.max_pool2d(x, 2, 2, "VALID"), [len(x), -1])
-        x = tf.nn.relu(x @ dense_1 + bias_3) @ dense_2 + bias_4
-        right += np.count_nonzero(np.argmax(x, axis=1) == labels[i : i + 500])
-    return right / len(images)
+        images, labels = file["x_test"], file["y_test"]
+    x = tf.constant(images[..., np.newaxis], tf.float32) / 255
+    x = tf.nn.relu(tf.nn.conv2d(x, conv_1, 1, "VALID") + bias_1)
+    x = tf.nn.relu(tf.nn.conv2d(x, conv_2, 1, "VALID") + bias_2)
+    x = tf.reshape(tf.nn.max_pool2d(x, 2, 2, "VALID"), [len(x), -1])
+    x = tf.nn.relu(x @ dense_1 + bias_3) @ dense_2 + bias_4
+    return np.count_nonzero(np.argmax(x, axis=1) == labels) / len(labels)
 
 
 def iterations() -> int | None:
@@ -332,9 +319,8 @@ def markers(logdir: Path) -> dict:
     from tools.report import profile
 
     if not any(logdir.rglob(f"*{profile.ENDING}")):
-        return {
-            "unreadable": "nothing was written to --logdir. Is the profiler started and stopped?"
-        }
+        why = "nothing was written to --logdir. Is the profiler started and stopped?"
+        return {"unreadable": why}
     try:
         found, hosts = report.load(logdir)
     except Exception as error:
@@ -406,28 +392,30 @@ def execute(script: str, argv: list[str]) -> dict:
 def look(run: dict, folder: Path) -> dict:
     """What the run left behind."""
     model, values = trained_model()
-    found: dict[str, Any] = {"trained": values is not None}
+    scalers = [getattr(o, "loss_scale_factor", None) for o in seen.optimizers]
+    scalers += [isinstance(o, keras.optimizers.LossScaleOptimizer) for o in seen.optimizers]
+    found: dict[str, Any] = {
+        "trained": values is not None,
+        "iterations": iterations(),
+        "loss_scaling": any(scalers),
+        "scaled": seen.scaled,
+        "rates": sorted(set(seen.rates)),
+        "fetches": seen.fetches,
+        "fetches_in_marker": seen.fetches_in_marker,
+        "gpu": bool(tf.config.get_visible_devices("GPU")),
+    }
     if values is not None:
-        arrays = {shape_key(shape): value for shape, value in values.items()}
-        np.savez(folder / f"{run['name']}.npz", **{k: np.float32(v) for k, v in arrays.items()})
-        found["weight_types"] = sorted({str(v.dtype) for v in values.values()})
-        if run["test_images"]:
-            found["accuracy"] = accuracy(values, run["data"], run["test_images"])
+        arrays = {shape_key(shape): np.float32(value) for shape, value in values.items()}
+        np.savez(folder / f"{run['name']}.npz", **arrays)
+        found["weight_types"] = sorted({str(value.dtype) for value in values.values()})
+        found["accuracy"] = accuracy(values, run["data"])
         found["names"] = names_of(model)
         with contextlib.suppress(Exception):  # a model that takes bytes, say
             found["logits"] = model(tf.zeros([1, 28, 28, 1]), training=False).dtype.name
-    found["iterations"] = iterations()
-    found["loss_scaling"] = any(
-        isinstance(o, keras.optimizers.LossScaleOptimizer) or getattr(o, "loss_scale_factor", None)
-        for o in seen.optimizers
-    )
-    found |= {"scaled": seen.scaled, "rates": sorted(set(seen.rates))}
-    found |= {"fetches": seen.fetches, "fetches_in_marker": seen.fetches_in_marker}
     if run["observe"]:
         found["graphs"] = graphs()
-    if run.get("markers"):
-        found["markers"] = markers(Path(run["markers"]))
-    found["gpu"] = bool(tf.config.get_visible_devices("GPU"))
+    if "--logdir" in run["argv"]:
+        found["markers"] = markers(folder / "logs")
     return found
 
 
@@ -465,6 +453,7 @@ def main(plan_path: str) -> None:
         part = folder / f"{run['name']}.part"
         part.write_text(json.dumps(found))
         part.replace(folder / f"{run['name']}.json")
+        say(f"{plan['mark']} kept {run['name']}")
         if found["status"] != 0:
             break
     os._exit(0)  # the script's threads and exit handlers no longer matter

@@ -43,6 +43,12 @@ def script_of(stage: Stage) -> Path:
     return my_folder() / stage.number / "train_MNIST.py"
 
 
+def screen() -> Console:
+    console = terminal.console()
+    console.width = min(console.width, 100)
+    return console
+
+
 def shown(path: Path) -> str:
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
@@ -50,25 +56,14 @@ def shown(path: Path) -> str:
 # --- the text ---
 
 
-def about(count: int) -> str:
-    """Rounded: an exact count would only be a distraction."""
-    if count < 10:
-        return f"about {count}"
-    return f"about {5 * round(count / 5)}"
-
-
 def parts(stage: Stage) -> tuple[str, list[str]]:
     """The task and its hints, from the stage's own folder."""
     text = (ROOT / stage.folder / "exercise.md").read_text(encoding="utf-8")
-    count = about(lines_changed(stage) or 0)
-    text = text.replace("{lines}", count).replace("{before}", previous(stage).folder)
+    count = lines_changed(stage) or 0
+    rounded = count if count < 10 else 5 * round(count / 5)  # an exact count would only distract
+    text = text.replace("{lines}", f"about {rounded}").replace("{before}", previous(stage).folder)
     task, *hints = re.split(r"^## Hint\n", text, flags=re.M)
     return task.strip(), [hint.strip("\n") for hint in hints]  # code begins indented
-
-
-def as_comment(task: str) -> str:
-    title = task.removeprefix("# ")
-    return "".join(f"# {line}".rstrip() + "\n" for line in title.splitlines())
 
 
 def show(text: str, console: Console) -> None:
@@ -97,48 +92,42 @@ def make_folder(folder: Path) -> None:
         raise Problem(f"cannot write to {my_folder()} ({told(error)}); {again}") from None
 
 
-def move_aside(file: Path) -> Path:
-    """Rename the old file to a name that is not in use."""
+def move_aside(file: Path, console: Console, *kept: str) -> None:
+    """Rename the old file to a name that is not in use, and forget what was kept of it."""
     number = 1
     while (aside := file.with_name(f"{file.stem}.{number}{file.suffix}")).exists():
         number += 1
     file.rename(aside)
-    return aside
+    console.print(f"Your old file is now {shown(aside)}.", markup=False)
+    for name in kept:
+        file.with_name(name).unlink(missing_ok=True)
 
 
 def start(stage: str, fresh: bool) -> int:
-    return begin(find_stage(stage), fresh)
-
-
-def begin(stage: Stage, fresh: bool) -> int:
-    console = terminal.console()
-    console.width = min(console.width, 100)
-    file, (task, _) = script_of(stage), parts(stage)
+    wanted, console = find_stage(stage), screen()
+    file, origin, (task, _) = script_of(wanted), previous(wanted).script, parts(wanted)
     make_folder(file.parent)
-    there = file.exists() or file.is_symlink()
     show(task, console)
     console.print()
-    if there and fresh:
-        console.print(f"Your old file is now {shown(move_aside(file))}.", markup=False)
-        (file.parent / "check.json").unlink(missing_ok=True)
-        (file.parent / "hints.json").unlink(missing_ok=True)
-        there = False
-    if there:
+    if fresh and (file.exists() or file.is_symlink()):
+        move_aside(file, console, "check.json", "hints.json")
+    if file.exists() or file.is_symlink():
         text = "exists already and was not changed. To start again: --fresh moves it aside."
         console.print(f"{shown(file)} {text}", markup=False)
     else:
-        text = as_comment(task) + previous(stage).script.read_text(encoding="utf-8")
+        title = task.removeprefix("# ").splitlines()
+        text = "".join(f"# {line}".rstrip() + "\n" for line in title)
+        text += origin.read_text(encoding="utf-8")
         save(file, lambda part: part.write_text(text, encoding="utf-8"))
-        origin = previous(stage).script.relative_to(ROOT)
-        console.print(f"Edit {shown(file)}, a copy of {origin}.", markup=False)
+        console.print(f"Edit {shown(file)}, a copy of {origin.relative_to(ROOT)}.", markup=False)
     console.print()
     activate = [("source .venv/bin/activate", "once per shell")]
     commands = (
         *(activate if (ROOT / ".venv").exists() and "VIRTUAL_ENV" not in os.environ else []),
         (f"(cd {shown(file.parent)} && python {file.name} --steps 50)", "run it"),
-        (f"./workshop check {stage.number} --quick", "is it correct?"),
-        (f"./workshop check {stage.number}", "is it correct, and how fast?"),
-        (f"./workshop check {stage.number} --hint", "one hint at a time"),
+        (f"./workshop check {wanted.number} --quick", "is it correct?"),
+        (f"./workshop check {wanted.number}", "is it correct, and how fast?"),
+        (f"./workshop check {wanted.number} --hint", "one hint at a time"),
     )
     width = max(len(command) for command, _ in commands)
     for command, what in commands:
@@ -151,15 +140,12 @@ def begin(stage: Stage, fresh: bool) -> int:
 
 def show_hint(stage: Stage) -> int:
     """The next hint; how many were shown is saved beside the attendee's file."""
-    console = terminal.console()
-    console.width = min(console.width, 100)
-    _, hints = parts(stage)
+    console, (_, hints) = screen(), parts(stage)
     kept = script_of(stage).parent / "hints.json"
     count = kept_json(kept).get("shown")
     count = count if isinstance(count, int) and count >= 0 else 0
     if count >= len(hints):
-        text = f"No more hints. All {len(hints)} again:" if hints else "No hints."
-        console.print(text)
+        console.print(f"No more hints. All {len(hints)} again:")
         for hint in hints:
             console.print()
             show(hint, console)

@@ -15,13 +15,11 @@ import pickle
 import platform
 import re
 import secrets
-import shutil
 import signal
 import sys
-import tempfile
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -47,15 +45,11 @@ WATCHED = 16  # steps of that run
 
 
 class NotYet(Exception):
-    """The one thing that is wrong; `details` are lines below it."""
+    """The one thing that is wrong with a script; `details` are lines below it."""
 
     def __init__(self, message: str, *details: str) -> None:
         super().__init__(message)
         self.details = details
-
-
-class CannotCheck(Exception):
-    """Not the attendee's fault."""
 
 
 @dataclass
@@ -66,19 +60,10 @@ class Ran:
     results: dict
     losses: list[float]
     times: list[float]  # when each log line came in
-    weights: dict[str, np.ndarray] = field(default_factory=dict)
+    weights: dict[str, np.ndarray]
 
 
 # --- the plan ---
-
-
-@contextlib.contextmanager
-def scratch() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="workshop_check_"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def environment() -> dict[str, str]:
@@ -147,9 +132,7 @@ def plan_run(
         "steps": steps,
         "dropout": dropout,
         "data": str(file),
-        "test_images": TEST_IMAGES if name in ("step", "steps", "time") else 0,
         "observe": name != "time",
-        "markers": extra[extra.index("--logdir") + 1] if "--logdir" in extra else None,
     }
 
 
@@ -176,19 +159,21 @@ def plan_runs(stage: Stage, folder: Path, files: dict[str, Path], ours: bool) ->
 
 def probe(script: Path, folder: Path, runs: list[dict], limit: float) -> Iterator[Ran]:
     """Each run's outcome as soon as it is there; NotYet if a basic requirement is not met."""
-    (folder / "cwd").mkdir(parents=True)  # for files that the script may write
+    cwd, temporary = folder / "cwd", folder / "tmp"  # for files that the script may write
+    cwd.mkdir(parents=True)
+    temporary.mkdir()  # AutoGraph's are removed at an end that observe.py does not come to
+    env = {**environment(), "TMPDIR": str(temporary)}
     mark = f"##{secrets.token_hex(8)}"
     plan = folder / "plan.json"
     plan.write_text(json.dumps({"script": str(script), "mark": mark, "runs": runs}))
     command = [sys.executable, "-m", "tools.exercises.observe", str(plan)]
     left = list(runs)
-    with contextlib.closing(watched.follow(command, folder / "cwd", environment(), limit)) as story:
+    with contextlib.closing(watched.follow(command, cwd, env, limit)) as story:
         for ended in story:
             if not left:
                 return  # this also ends whatever the script left running
-            name = left[0]["name"]
-            through = any(text == f"{mark} end of {name}" for _, text in ended.lines)
-            if through and (folder / f"{name}.json").exists():
+            kept = f"{mark} kept {left[0]['name']}"
+            if any(text == kept for _, text in ended.lines):
                 yield read_run(left.pop(0), folder, ended, mark, limit)
     for run in left:
         yield read_run(run, folder, ended, mark, limit)
@@ -251,7 +236,7 @@ def died(ended: watched.Ended, limit: float) -> NotYet:
         return NotYet(f"Its process was killed by {signal.Signals(-ended.status).name}.")
     errors = [line for line in ended.errors.splitlines() if line.strip()]
     if "exercises/observe.py" in ended.errors and "Traceback" in ended.errors:
-        raise CannotCheck(f"the check could not examine your script: {errors[-1][:200]}")
+        raise Problem(f"the check could not examine your script: {errors[-1][:200]}")
     return NotYet(
         f"Its process ended by itself, with status {ended.status}, before main() finished.",
         "Something in it ends the process immediately: os._exit(), for instance.",
@@ -263,19 +248,16 @@ def read_results(path: Path, trained: bool) -> dict:
     if path.is_dir():
         raise NotYet("It creates a folder where --results names a file.", leave)
     try:
-        text = path.read_text()
+        results = json.loads(path.read_text())
     except OSError:
         if not trained:
             raise NotYet("It ends before it trains: no log line, no results.") from None
         raise NotYet("It trains, but there is no results file at the end.", leave) from None
-    except ValueError:
-        raise NotYet("Its results file is not text.", leave) from None
-    try:
-        results = json.loads(text)
-        wanted = {"final_loss", "test_accuracy", "img_per_s", "steps_timed", "warmup_steps"}
-        missing = sorted(wanted - set(results)) if isinstance(results, dict) else ["all"]
-    except ValueError:
-        raise NotYet("Its results file is not JSON.", leave) from None
+    except ValueError as error:
+        kind = "text" if isinstance(error, UnicodeError) else "JSON"
+        raise NotYet(f"Its results file is not {kind}.", leave) from None
+    wanted = {"final_loss", "test_accuracy", "img_per_s", "steps_timed", "warmup_steps"}
+    missing = sorted(wanted - set(results)) if isinstance(results, dict) else ["all"]
     if missing:
         raise NotYet(f"Its results lack {', '.join(missing)}.", leave)
     for name in ("final_loss", "test_accuracy"):
@@ -297,10 +279,6 @@ def read_results(path: Path, trained: bool) -> dict:
 # --- the workshop's own run ---
 
 
-def cache_folder() -> Path:
-    return Path(os.environ.get("WORKSHOP_CACHE") or ROOT / ".cache") / "check"
-
-
 def tensorflow_version() -> str:
     for name in ("tensorflow", "tensorflow-cpu"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -310,23 +288,21 @@ def tensorflow_version() -> str:
 
 def right_runs(stage: Stage, files: dict[str, Path], folder: Path, limit: float) -> dict[str, Ran]:
     """The same runs of the workshop's own solution; cached, because they never change."""
-    parts = [stage.script.read_bytes()]
-    parts += [(ROOT / f"tools/exercises/{name}.py").read_bytes() for name in ("observe", "trial")]
-    parts += [path.read_bytes() for path in files.values()]
-    parts += [f"{stage.number} {tensorflow_version()} {platform.node()}".encode()]
-    parts += [os.environ.get("CUDA_VISIBLE_DEVICES", "").encode()]
-    key = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
-    kept = cache_folder() / f"{stage.number}_{key[:16]}.pickle"
+    ours = [ROOT / f"tools/exercises/{name}.py" for name in ("cnn", "observe", "trial")]
+    parts: list[object] = [path.read_bytes() for path in (stage.script, *ours, *files.values())]
+    parts += [stage.number, tensorflow_version(), platform.node()]
+    parts += [os.environ.get("CUDA_VISIBLE_DEVICES", "")]
+    key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    cache = Path(os.environ.get("WORKSHOP_CACHE") or ROOT / ".cache") / "check"
+    kept = cache / f"{stage.number}_{key}.pickle"
+    with contextlib.suppress(Exception):  # missing, or cut short
+        return pickle.loads(kept.read_bytes())
     runs = plan_runs(stage, folder, files, ours=True)
     names = [run["name"] for run in runs]
-    with contextlib.suppress(Exception):  # missing, incomplete, or of another version
-        found = pickle.loads(kept.read_bytes()) if kept.is_file() else None
-        if isinstance(found, dict) and [*found] == names and isinstance(found[names[0]], Ran):
-            return found
     try:
         ran = dict(zip(names, probe(stage.script, folder, runs, limit)))
     except NotYet as error:
-        raise CannotCheck(f"{stage.folder} itself does not run here: {error}") from None
+        raise Problem(f"{stage.folder} itself does not run here: {error}") from None
     with contextlib.suppress(OSError, Problem):  # a read-only folder: the next check runs it again
         kept.parent.mkdir(parents=True, exist_ok=True)
         save(kept, lambda part: part.write_bytes(pickle.dumps(ran)))

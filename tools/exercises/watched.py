@@ -50,9 +50,8 @@ def follow(command: list[str], cwd: Path, env: dict[str, str], seconds: float) -
                 os.set_blocking(pipe.fileno(), False)
                 ready.register(pipe, selectors.EVENT_READ)
             over = False
-            while ready.get_map():
-                now = time.monotonic()
-                ended.timed_out, ended.flooded = now > limit, total > MOST_OUTPUT
+            while ready.get_map() or process.poll() is None:  # it may close its output and run on
+                ended.timed_out, ended.flooded = time.monotonic() > limit, total > MOST_OUTPUT
                 if ended.timed_out or ended.flooded:
                     break
                 events = ready.select(0.1)
@@ -72,10 +71,6 @@ def follow(command: list[str], cwd: Path, env: dict[str, str], seconds: float) -
                 if over and not events:
                     break
                 over = process.poll() is not None
-        while process.poll() is None and not (ended.timed_out or ended.flooded):
-            if time.monotonic() > limit:  # it closed its output but still runs
-                ended.timed_out = True
-            time.sleep(0.05)
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

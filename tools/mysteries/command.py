@@ -7,12 +7,10 @@ import json
 import os
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
-from tools import terminal
-from tools.exercises.check import read_kept
-from tools.exercises.task import digest, make_folder, move_aside, shown
+from tools.exercises.attempt import read_kept
+from tools.exercises.task import digest, make_folder, move_aside, screen, shown
 from tools.files import kept_json, save
 from tools.mysteries import causes, evidence
 from tools.mysteries.causes import BY_NAME, CAUSES, TOOLS
@@ -33,9 +31,9 @@ def run(
     repeats: int,
     limit: int,
 ) -> int:
-    wanted = [name for name, on in (("--answer", answer is not None), ("--check", check)) if on]
-    wanted += [name for name, on in (("--xray", xray), ("--timeline", timeline)) if on]
-    wanted += ["--fresh"] if fresh else []
+    options = {"--answer": answer is not None, "--check": check, "--xray": xray}
+    options |= {"--timeline": timeline, "--fresh": fresh}
+    wanted = [name for name, given in options.items() if given]
     if len(wanted) > 1:
         raise Problem(f"{wanted[0]} or {wanted[1]}: one at a time")
     if number is None:
@@ -47,7 +45,7 @@ def run(
         raise Problem(f"{answer} is none of the causes: {', '.join(BY_NAME)}")
     if mystery.cause == "straggler" and importlib.util.find_spec("horovod") is None:
         raise Problem(f"mystery {number} needs Horovod: ./workshop setup --horovod installs it")
-    if not wanted or fresh:
+    if fresh or not wanted:
         return make(mystery, fresh)
     if not mystery.script.is_file():
         raise Problem(f"no {shown(mystery.script)} yet. Type: {typed(mystery)}")
@@ -57,7 +55,7 @@ def run(
         return show_timeline(mystery)
     if answer is not None:
         return judge_answer(mystery, BY_NAME[answer])
-    if not read_answers(mystery).get("found"):
+    if not read_answers(mystery)["found"]:
         raise Problem(f"the cause comes before the fix. Type: {typed(mystery, '--answer CAUSE')}")
     from tools.mysteries import cure
 
@@ -77,12 +75,6 @@ def typed(mystery: Mystery, more: str = "") -> str:
     return f"{entry(Path.cwd())} mystery {mystery.number} {more}".rstrip()
 
 
-def screen() -> Console:
-    console = terminal.console()
-    console.width = min(console.width, 100)
-    return console
-
-
 # --- the list ---
 
 
@@ -90,8 +82,8 @@ def state(mystery: Mystery) -> str:
     if not mystery.script.is_file():
         return "not started"
     answers, kept = read_answers(mystery), read_kept(mystery.script)
-    tries = len(answers.get("tries", []))
-    if not answers.get("found"):
+    tries = len(answers["tries"])
+    if not answers["found"]:
         return f"{tries} answer(s), none right" if tries else "started"
     told = f"{mystery.cause}: found with answer {tries}"
     if kept.get("status") == "passed" and kept.get("sha256") == digest(mystery.script):
@@ -123,9 +115,7 @@ def make(mystery: Mystery, fresh: bool) -> int:
     text = made(mystery)
     make_folder(file.parent)
     if file.exists() and fresh:
-        console.print(f"Your old file is now {shown(move_aside(file))}.", markup=False)
-        for kept in ("answers.json", "check.json"):
-            file.with_name(kept).unlink(missing_ok=True)
+        move_aside(file, console, "answers.json", "check.json")
     if file.exists():
         told = "is there already and was not touched. To start anew: --fresh moves it aside."
         console.print(f"{shown(file)} {told}", markup=False)
@@ -174,10 +164,8 @@ def show_timeline(mystery: Mystery) -> int:
     if line is None:
         command = TOOLS["timeline"].replace("\\\n ", "")
         raise Problem(f"no timeline to read at {shown(path)}. In that folder: {command}")
-    facts = evidence.Facts(timeline=line)
     for look in (causes.is_late, causes.exchanges_long):
-        _, told = look(facts) or (False, "")
-        screen().print(told, markup=False)
+        screen().print(look(line)[1], markup=False)
     return 0
 
 
@@ -198,9 +186,8 @@ def judge_answer(mystery: Mystery, cause: causes.Cause) -> int:
     """Right or wrong, and what the attendee's own runs say to this cause."""
     console, right = screen(), cause.name == mystery.cause
     kept = read_answers(mystery)
-    if not kept.get("found"):
-        kept = {"tries": [*kept.get("tries", []), cause.name], "found": right}
-        text = json.dumps(kept) + "\n"
+    if not kept["found"]:
+        text = json.dumps({"tries": [*kept["tries"], cause.name], "found": right}) + "\n"
         save(answers_file(mystery), lambda part: part.write_text(text))
     found = cause.look(evidence.read(mystery.script.parent, made(mystery)))
     verdict = f"Right: {cause.says}." if right else f"Not {cause.name}."

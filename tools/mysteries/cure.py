@@ -8,23 +8,24 @@ from pathlib import Path
 
 from tools import data
 from tools.exercises import watched
-from tools.exercises.check import (
-    RIGHT,
-    Outcome,
-    Screen,
-    judge_training,
-    say_problem,
+from tools.exercises.attempt import Attempt
+from tools.exercises.judge import judge_training
+from tools.exercises.timing import (
+    Entry,
+    far_behind,
+    judge_clock,
+    judge_learning,
     show_speeds,
-    supervise,
     time_in_turns,
+    verdict,
 )
-from tools.exercises.timing import Entry, far_behind, judge_clock, judge_learning, verdict
-from tools.exercises.trial import CannotCheck, NotYet, died, environment
+from tools.exercises.trial import NotYet, died, environment
 from tools.machine import in_container
 from tools.mysteries import evidence
 from tools.mysteries.causes import BY_NAME
 from tools.mysteries.evidence import Facts
 from tools.mysteries.scripts import BASE, Mystery, made
+from tools.problem import Problem
 from tools.terminal import ratio
 
 STEPS = 30
@@ -32,83 +33,62 @@ RANKS = 2
 
 
 def check(mystery: Mystery, quick: bool, repeats: int, limit: float) -> int:
-    screen, outcome = Screen(), Outcome()
-
-    def look(script: Path, folder: Path) -> None:
-        judge(mystery, script, folder, quick, repeats, limit, screen, outcome)
-
-    problem = supervise(mystery.script, screen, outcome, look)
-    screen.say("")
-    if problem:
-        say_problem(problem, screen)
+    attempt = Attempt(mystery.script, quick, repeats, limit)
+    if not attempt.examine(lambda: judge(mystery, attempt)):
         return 1
-    told = "right; without --quick it is timed" if outcome.status == RIGHT else "fixed"
-    screen.say(f"Mystery {mystery.number} is {told}.", "bold green")
+    told = "right; without --quick it is timed" if quick else "fixed"
+    attempt.say(f"Mystery {mystery.number} is {told}.", "bold green")
     return 0
 
 
-def judge(
-    mystery: Mystery,
-    script: Path,
-    folder: Path,
-    quick: bool,
-    repeats: int,
-    limit: float,
-    screen: Screen,
-    outcome: Outcome,
-) -> None:
+def judge(mystery: Mystery, attempt: Attempt) -> None:
     """NotYet at the first thing that is wrong."""
-    judge_training(BASE, script, folder, limit, screen, outcome)
-    outcome.step = "The cause is gone"
+    judge_training(BASE, attempt)
+    attempt.step = "The cause is gone"
     cause = BY_NAME[mystery.cause]
-    with screen.doing("looking for the cause, as you did"):
-        found = cause.look(gather(cause.tool, script, folder / "again", limit))
+    with attempt.doing("looking for the cause, as you did"):
+        found = cause.look(
+            gather(cause.tool, attempt.script, attempt.folder / "again", attempt.limit)
+        )
     if found is None:
-        raise CannotCheck("the run that should show the cause left nothing to read")
+        raise Problem("the run that should show the cause left nothing to read")
     if found[0]:
         raise NotYet(f"It is still there. {found[1]}")
-    screen.good(outcome.step, found[1])
-    if quick:
-        screen.say("  Not timed: --quick.", "dim")
-        outcome.passed, outcome.status = True, RIGHT
+    attempt.good(found[1])
+    if attempt.quick:
         return
-    outcome.step = "It is as fast as 04"
-    before = folder / "made" / "train_MNIST.py"
+    attempt.step = "It is as fast as 04"
+    before = attempt.folder / "made" / "train_MNIST.py"
     before.parent.mkdir()
     before.write_text(made(mystery), encoding="utf-8")
-    entries = (
-        Entry("yours", script),
-        Entry(f"mystery {mystery.number}", before),
-        Entry(BASE.folder, BASE.script),
-    )
+    mine, own = Entry("yours", attempt.script), Entry(BASE.folder, BASE.script)
+    was = Entry(f"mystery {mystery.number}", before)
+    entries = (mine, was, own)
     if cause.tool == "timeline":
-        time_ranks(entries, folder, repeats, limit, screen)
+        time_ranks(entries, attempt)
     else:
-        time_in_turns(entries, folder, STEPS, repeats, limit, screen)
-        judge_clock(entries[0])
-        judge_learning(entries[0], entries[2])
-        show_speeds(entries, screen, STEPS)
-    mine, was, own = entries
-    outcome.speeds = {"yours": mine.speed, "before": was.speed, "ours": own.speed}
+        time_in_turns(entries, attempt, STEPS)
+        judge_clock(mine)
+        judge_learning(mine, own)
+        show_speeds(entries, attempt, STEPS)
+    attempt.speeds = {"yours": mine.speed, "before": was.speed, "ours": own.speed}
     if far_behind(mine, own):
         raise NotYet(f"Something in it still costs time: 04 is {ratio(own.speed, mine.speed)} it.")
     if verdict(mine, was) == "slower":
         raise NotYet(f"It is slower than it was: {ratio(mine.speed, was.speed)}.")
     gain = f"{ratio(mine.speed, own.speed)} 04, {ratio(mine.speed, was.speed)} what it was"
-    screen.good(outcome.step, "its number is true now" if cause.name == "clock" else gain)
-    outcome.passed, outcome.status = True, "passed"
+    attempt.good("its number is true now" if cause.name == "clock" else gain)
 
 
-def time_ranks(
-    entries: tuple[Entry, ...], folder: Path, repeats: int, limit: float, screen: Screen
-) -> None:
+def time_ranks(entries: tuple[Entry, ...], attempt: Attempt) -> None:
     """By the time stamps of the log, in turns."""
-    for repeat in range(repeats):
+    for repeat in range(attempt.repeats):
         for i, entry in enumerate(entries):
-            with screen.doing(f"timing {RANKS} ranks, repeat {repeat + 1}: {entry.name}"):
-                facts = gather("timeline", entry.script, folder / f"ranks_{repeat}_{i}", limit)
+            place = attempt.folder / f"ranks_{repeat}_{i}"
+            with attempt.doing(f"timing {RANKS} ranks, repeat {repeat + 1}: {entry.name}"):
+                facts = gather("timeline", entry.script, place, attempt.limit)
             if facts.log is None:
-                raise CannotCheck(f"{entry.name}: no log of {RANKS} ranks")
+                raise Problem(f"{entry.name}: no log of {RANKS} ranks")
             entry.speeds.append(facts.log.real)
 
 

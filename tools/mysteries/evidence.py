@@ -6,7 +6,6 @@ import datetime
 import functools
 import re
 import statistics
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +17,8 @@ from tools.report import command as report
 from tools.report import horovod_timeline
 from tools.report.profile import ENDING, Profile
 
-LOG, LOGS, LPROF, XRAY, TIMELINE = (
-    "log.txt",
-    "logs",
-    "train_MNIST.py.lprof",
-    "xray.json",
-    "timeline.json",
-)
+LOG, LOGS, LPROF = "log.txt", "logs", "train_MNIST.py.lprof"
+XRAY, TIMELINE = "xray.json", "timeline.json"
 WARMUP = 5  # steps that tell nothing: tracing, compiling
 STAMPED = re.compile(
     r"^(\S+ \S+) - INFO - \(\d+, \d+\), Loss: \S+, step_time: \S+, throughput: (\S+) img/s",
@@ -47,6 +41,9 @@ class Line:
     ms: float
 
 
+Lines = dict[str, list[Line]]  # by function
+
+
 @dataclass
 class Timeline:
     """Horovod's, of one tensor of each exchange."""
@@ -65,8 +62,8 @@ class Facts:
 
     log: Log | None = None
     profile: Profile | None = None
-    lines: dict[str, list[Line]] | None = None  # by function
-    copies: list[dict] | None = None
+    lines: Lines | None = None
+    xray: list[dict] | None = None  # the copies to the host
     timeline: Timeline | None = None
 
 
@@ -76,7 +73,7 @@ def read(folder: Path, made: str) -> Facts:
         log=read_log(folder / LOG),
         profile=read_profile(folder / LOGS),
         lines=read_lines(folder, made),
-        copies=read_copies(folder / XRAY),
+        xray=read_copies(folder / XRAY),
         timeline=read_timeline(folder / TIMELINE),
     )
 
@@ -97,16 +94,13 @@ def nothing_else(read: Callable[..., Any]) -> Callable[..., Any]:
 @nothing_else
 def read_log(path: Path) -> Log | None:
     """Of a run that came to its end; the steps around a recording do not disturb a median."""
-    text = path.read_text(errors="replace") if path.is_file() else ""
-    text = FROM_RANK.sub("", text)
+    text = FROM_RANK.sub("", path.read_text(errors="replace"))
     told = dict(re.findall(r"^(batch_size|ranks|xla)\s+(\S+)$", text, re.M))
     lines = STAMPED.findall(text)[WARMUP - 1 :]
     if len(lines) < 3 or not {"batch_size", "ranks", "xla"} <= set(told):
         return None
     stamps = [datetime.datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S,%f") for stamp, _ in lines]
-    passed = statistics.median(
-        (after - before).total_seconds() for before, after in zip(stamps, stamps[1:])
-    )
+    passed = statistics.median(b - a for a, b in zip(stamps, stamps[1:])).total_seconds()
     images = int(told["batch_size"]) * int(told["ranks"])
     claimed = statistics.median(float(speed) for _, speed in lines[1:])
     return Log(claimed, images / max(passed, 1e-4), told["xla"])
@@ -118,7 +112,7 @@ def read_profile(folder: Path) -> Profile | None:
 
 
 @nothing_else
-def read_lines(folder: Path, made: str) -> dict[str, list[Line]] | None:
+def read_lines(folder: Path, made: str) -> Lines | None:
     path, script = folder / LPROF, folder / "train_MNIST.py"
     if not path.is_file():
         return None
@@ -150,44 +144,25 @@ def read_copies(path: Path) -> list[dict] | None:
 @nothing_else
 def read_timeline(path: Path) -> Timeline | None:
     """Of a run without Horovod's cache: with it, only the first exchange tells who was ready."""
-    events = horovod_timeline.load(path)
-    rows: dict[Any, list[dict]] = defaultdict(list)
-    for event in events:
-        if event.get("ph") in ("B", "E", "X"):
-            rows[event.get("pid")].append(event)
-    for row in rows.values():
-        found = exchanges_of(row)[WARMUP:]
-        if len(found) >= 3:
-            break
-    else:
-        return None
-    starts, lags, took = zip(*found)
-    ranks = {rank: [lag.get(rank, 0) for lag in lags] for rank in lags[0]}
-    late = max(ranks, key=lambda rank: statistics.median(ranks[rank]))
+    spans, ready = horovod_timeline.spans(horovod_timeline.load(path))
+    exchanged = {span.tensor for span in spans if span.name == "ALLREDUCE"}
+    tensor, rounds = next(
+        (tensor, rounds)
+        for tensor, ticks in ready.items()
+        if tensor in exchanged and len(rounds := horovod_timeline.rounds_of(ticks)[WARMUP:]) >= 3
+    )
+    took = [s.end - s.start for s in spans if s.tensor == tensor and s.name == "ALLREDUCE"]
+    starts = [min(ready.values()) for ready in rounds]
+    lags = {
+        rank: statistics.median(ready[rank] - start for ready, start in zip(rounds, starts))
+        for rank in rounds[0]
+    }
+    late = max(lags, key=lambda rank: lags[rank])
     return Timeline(
-        exchanges=len(found),
-        late_rank=late,
-        times_last=sum(lag.get(late, 0) == max(lag.values()) for lag in lags),
-        late_ms=statistics.median(ranks[late]) / 1e3,
-        exchange_ms=statistics.median(took) / 1e3,
+        exchanges=len(rounds),
+        late_rank=int(late),
+        times_last=sum(ready[late] == max(ready.values()) for ready in rounds),
+        late_ms=lags[late] / 1e3,
+        exchange_ms=statistics.median(took[WARMUP:]) / 1e3,
         step_ms=statistics.median(b - a for a, b in zip(starts, starts[1:])) / 1e3,
     )
-
-
-def exchanges_of(row: list[dict]) -> list[tuple[int, dict[int, int], int]]:
-    """When each exchange of a tensor began, how late each rank was, how long it took; in us."""
-    found, stack, ready = [], [], {}
-    for event in row:
-        if event["ph"] == "B":
-            stack.append((event["name"], event["ts"]))
-            if event["name"] == "NEGOTIATE_ALLREDUCE":
-                ready = {}
-        elif event["ph"] == "X":
-            ready[int(event["name"])] = event["ts"]
-        elif stack:
-            name, began = stack.pop()
-            if name == "ALLREDUCE" and len(ready) > 1:
-                first = min(ready.values())
-                lags = {rank: at - first for rank, at in ready.items()}
-                found.append((first, lags, event["ts"] - began))
-    return found
