@@ -38,6 +38,7 @@ PATCHES = (  # file, what stands in it once, what takes its place
         "  gloo_iface_ = global_context.gloo_iface_;\n",
     ),
 )
+BUILD = f"{HOROVOD_VERSION}-{zlib.crc32(repr(PATCHES).encode()):08x}"  # of which source
 # g++ 13 and later no longer include these indirectly.
 INCLUDES = "-include stdexcept -include cstdint"
 GXX = (11, 15)  # tried: 14, patched as here, and 12, unpatched; the others probably work
@@ -72,9 +73,7 @@ def build_settings(tensorflow: str) -> dict[str, str]:
 
 def wheel_key(python: str, tensorflow: str, settings: dict[str, str]) -> str:
     """A folder name that differs wherever the compiled library would."""
-    patched = f"{zlib.crc32(repr(PATCHES).encode()):08x}"
-    parts = ["horovod", HOROVOD_VERSION, patched, tensorflow, f"py{python}"]
-    parts += [sysconfig.get_platform()]
+    parts = ["horovod", BUILD, tensorflow, f"py{python}", sysconfig.get_platform()]
     parts += ["gloo", "mpi"] if "HOROVOD_WITH_MPI" in settings else ["gloo"]
     parts += [value for name, value in settings.items() if name == "HOROVOD_GPU_OPERATIONS"]
     return re.sub(r"[^\w.]+", "-", "-".join(parts)).lower()
@@ -168,8 +167,8 @@ def import_error(python: str) -> str | None:
 
 def ensure_horovod(folder: Path) -> None:
     """Horovod in the venv `folder` (with its test layer); the stamp remembers that it works."""
-    wanted = HOROVOD_VERSION + ("+mpi" if with_mpi() else "")
-    enough = (wanted, f"{HOROVOD_VERSION}+mpi")
+    wanted = BUILD + ("+mpi" if with_mpi() else "")
+    enough = (wanted, f"{BUILD}+mpi")
     if read_stamp(folder).get("horovod") in enough:
         return
     with changing(folder):
@@ -177,7 +176,7 @@ def ensure_horovod(folder: Path) -> None:
         if stamp.get("horovod") in enough:
             return
         python = python_of(folder)
-        if with_mpi() or import_error(python):
+        if "horovod" in stamp or with_mpi() or import_error(python):  # an older one, or none
             settings = build_settings(stamp["tensorflow"])
             key = wheel_key(stamp["python"], stamp["tensorflow"], settings)
             target = cache_folder() / "wheels" / key
