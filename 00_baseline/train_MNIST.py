@@ -103,7 +103,7 @@ def evaluate(model, x_test, y_test):
 
 
 def train_network(args, history):
-    x_train, x_test, _, y_test = get_dataset(args.data)
+    x_train, x_test, y_train, y_test = get_dataset(args.data)
     plan_steps(args, x_train)
     model = MNISTClassifier()
     model(x_test[:1])  # the first call creates the weights
