@@ -156,7 +156,7 @@ def check_runs(readme: Readme, ran: list[Ran]) -> list[str]:
 
 
 @every_readme
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_every_command_runs(name: str, walks: Walked) -> None:
     assert check_runs(load(name), walks[name].result()) == []
 
@@ -321,7 +321,7 @@ def check_output(readme: Readme, ran: list[Ran]) -> list[str]:
 
 
 @every_readme
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_output_has_the_shape_that_is_shown(name: str, walks: Walked) -> None:
     assert check_output(load(name), walks[name].result()) == []
 
@@ -380,7 +380,7 @@ def tables_now(walks: Walked, copy: Path) -> dict[str, list[list[str]]]:
     return {what: cells_shape(text) for what, text in made.items()}
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", [n for n in NAMES if shown_tables((ROOT / n).read_text())])
 def test_tables_have_the_shape_of_today(name: str, tables_now, walks) -> None:
     readme = Readme(name, any_threads((ROOT / name).read_text()))

@@ -427,7 +427,7 @@ def test_a_rank_that_is_stuck_before_the_first_exchange(tmp_path: Path) -> None:
     images = np.zeros((64, 28, 28), np.uint8)
     labels = np.zeros(64, np.uint8)
     np.savez(tmp_path / "d.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
-    process = started(RANKS, STUCK, tmp_path, WORKSHOP_WAIT_S="3")
+    process = started(RANKS, STUCK, tmp_path, WORKSHOP_WAIT_S="10")
     try:
         out, err = process.communicate(timeout=100)
     finally:

@@ -616,9 +616,9 @@ def test_timeline_keeps_the_longest_events(profiled: Path) -> None:
 def seconds_for_all_files(path: Path, folder: Path) -> float:
     report.load(path)  # TensorFlow's import does not count
     files = {kind: folder / f"report.{kind}" for kind in ("html", "json", "trace")}
-    started = time.monotonic()
+    started = time.process_time()
     assert report.make([path], files) == 0
-    return time.monotonic() - started
+    return time.process_time() - started
 
 
 def test_it_is_quick(profiled: Path, tmp_path: Path) -> None:
