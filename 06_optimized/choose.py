@@ -1,7 +1,5 @@
 """Which of 06's switches are fastest on this machine? Try them, and print the fastest.
 Each trial runs train_MNIST.py: if it crashes or hangs, it is not chosen. The result is kept.
-
-python choose.py                                             a table, then the switches
 python train_MNIST.py --steps 100 $(python choose.py)        train with them
 horovodrun -np 4 python train_MNIST.py $(python choose.py)   choose once, then start the ranks
 """
@@ -25,7 +23,7 @@ CACHE = Path(os.environ.get("WORKSHOP_CACHE") or SCRIPT.parents[1] / ".cache") /
 CPU, GPU = (30, 55), (90, 590)  # seconds per trial, seconds for all of them
 
 
-def find_ways():
+def find_ways(batch_size):
     """This device's name, its limits, and the ways to try, safest first; without TensorFlow."""
     ask, gpu = ["nvidia-smi", "--query-gpu=compute_cap,name", "--format=csv,noheader"], ""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -39,7 +37,8 @@ def find_ways():
     info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     model = [*re.findall("model name.*: (.*)", info), "CPU"][0]
-    ways = [("off", "float32", 10), ("off", "float32", 1), ("on", "float32", 10)]
+    other = "50 --threads 1" if batch_size <= 8 else 1  # a tiny batch: too little work to share
+    ways = [("off", "float32", 10), ("off", "float32", other), ("on", "float32", 10)]
     ways += [("off", "mixed_bfloat16", 10)] if re.search("avx512_bf16|amx_bf16", info) else []
     return f"{model}, {cores} cores, threads {os.environ.get('TF_NUM_INTRAOP_THREADS')}", CPU, ways
 
@@ -75,8 +74,9 @@ def main():
     parser.add_argument("--batch-size", "--batch_size", type=int, default=64)
     parser.add_argument("--data", help="as for train_MNIST.py")
     parser.add_argument("--again", action="store_true", help="discard the kept result")
-    args, (device, (limit, total), ways) = parser.parse_args(), find_ways()
-    steps = 500 if (limit, total) == GPU else 40 if args.batch_size <= 256 else 30
+    args = parser.parse_args()
+    device, (limit, total), ways = find_ways(args.batch_size)
+    steps = 500 if (limit, total) == GPU else 200 if args.batch_size <= 8 else 40
     command = [sys.executable, SCRIPT, "--steps", str(steps), "--batch-size", str(args.batch_size)]
     command += ["--data", args.data] if args.data else []
     versions = [d.version for n in ("tensorflow", "tensorflow-cpu") for d in distributions(name=n)]
@@ -85,9 +85,9 @@ def main():
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):  # none, or not ours
         old = dict(json.loads(CACHE.read_text() if CACHE.is_file() else "{}"))
         cache = old if all(v in ("failed", "too slow") or 0 < v < 1e9 for v in old.values()) else {}
-    trials = [f"--xla {xla} --precision {kind} --steps-per-call {n}" for xla, kind, n in ways]
+    trials = [f"--xla {xla} --precision {kind} --steps-per-call {rest}" for xla, kind, rest in ways]
     for name, way in [*zip(trials, trials), ("the first of these, again", trials[0])]:
-        print(f"{name:<57}", end="", file=sys.stderr, flush=True)
+        print(f"{name:<63}", end="", file=sys.stderr, flush=True)
         speed, stopped = None if args.again else cache.get(key + name), ""
         if speed is None:
             speed, stopped = try_out([*command, *way.split()], limit, end - time.monotonic())

@@ -135,13 +135,12 @@ def train_loop(args, model, optimizer, data, history):
         stop(f"--profile-steps {first} {last} are not among the {args.steps} steps")
     profiled = logs and args.profile_ranks in ("all", str(rank))  # Horovod: one is enough
     whole = args.xla == "call" and hvd.size() == 1  # Horovod: XLA cannot compile its exchange
-    call, lengths = tf.function(train_steps, jit_compile=whole), set()  # lengths seen so far
+    call, seen = tf.function(train_steps, jit_compile=whole), set()  # lengths of calls
     with contextlib.ExitStack() as window:  # closes on the way out: Ctrl+C loses no profile
         while (step := len(history)) < args.steps:
             epoch, i_batch = divmod(step, args.steps_per_epoch)
-            count = min(args.steps_per_call, args.steps_per_epoch - i_batch, args.steps - step)
-            alone = logs and step <= last  # a step marker is for one step
-            count = 1 if alone else count
+            most = 1 if logs and step <= last else args.steps_per_call  # a marker is for one step
+            count = min(most, args.steps_per_epoch - i_batch, args.steps - step)
             if profiled and step == first:
                 window.enter_context(tf.profiler.experimental.Profile(f"{logs}/{rank or ''}"))
             start = time.perf_counter()
@@ -153,8 +152,8 @@ def train_loop(args, model, optimizer, data, history):
             step_time = (time.perf_counter() - start) / count
             if step == last:
                 window.close()
-            kind = "profiled" if alone else "timed" if count in lengths else "warmup"
-            lengths.add(count)
+            kind = "profiled" if logs and step <= last else "timed" if count in seen else "warmup"
+            seen.add(count)
             for i, loss in enumerate(losses.tolist(), step):
                 log_step(args, history, i, loss, step_time, kind)
 
@@ -167,8 +166,8 @@ def evaluate(model, x_test, y_test):
 def train_network(args, history):
     x_train, x_test, y_train, y_test = get_dataset(args.data)
     plan_steps(args, x_train)
-    if args.precision == "float32":
-        logging.info("float32: requested, or no 16-bit units here (see --precision)")
+    logging.info(f"{args.precision}: named by --precision, or what this device has units for")
+    tf.config.threading.set_intra_op_parallelism_threads(args.threads)  # None: all cores
     keras.mixed_precision.set_dtype_policy(args.precision)
     model = MNISTClassifier()
     model(x_test[:1])  # the first call creates the weights
@@ -209,6 +208,7 @@ def parse_args():
     parser.add_argument("--precision", choices=kinds, default=best_precision(gpus))
     parser.add_argument("--xla", choices=["on", "off", "call"], default="on" if gpus else "off")
     parser.add_argument("--steps-per-call", type=int, default=10)
+    parser.add_argument("--threads", type=int, help="per operation, on a CPU: 1 for tiny batches")
     parser.add_argument("--logdir", type=Path, help="profile some steps into this folder")
     parser.add_argument("--profile-steps", type=int, nargs=2, default=[10, 19])
     parser.add_argument("--profile-ranks", choices=["0", "all"], default="0")

@@ -112,7 +112,7 @@ choose_switches() {
     local words=("${inside[@]}" python3 "$repo/$stage/choose.py" --data "$data") found
     switches=()
     [[ $stage == 06_* && ${CHOOSE:-1} != 0 ]] || return 0
-    [[ ! "$*" =~ --(xla|precision|steps-per-call) ]] || return 0
+    [[ ! "$*" =~ --(xla|precision|steps-per-call|threads) ]] || return 0
     [[ ! "$*" =~ --batch[-_]size[\ =]+([0-9]+) ]] || words+=(--batch-size "${BASH_REMATCH[1]}")
     echo "submit: finding the fastest switches for 06 (takes minutes, once; CHOOSE=0 skips it)"
     if found=$("${words[@]}"); then

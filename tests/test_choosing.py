@@ -21,6 +21,7 @@ WAYS = [
     "--xla off --precision float32 --steps-per-call 1",
     "--xla on --precision float32 --steps-per-call 10",
 ]
+SMALL = "--xla off --precision float32 --steps-per-call 50 --threads 1"  # for tiny batches
 # Stands in for the training: does with each way what plan.json says, and notes that it ran.
 FAKE = """
 import json, os, signal, sys, time
@@ -159,7 +160,7 @@ def test_it_is_kept_for_this_machine_script_and_batch(chooser: Chooser) -> None:
     assert chooser.run() == first and not chooser.ran()
     for words, extra in (
         (["--again"], {}),
-        (["--batch-size", 8], {}),
+        (["--batch-size", 16], {}),
         ([], {"TF_NUM_INTRAOP_THREADS": "1"}),
     ):
         chooser.run(*words, **extra)
@@ -241,8 +242,16 @@ def test_options_reach_the_script_and_a_launcher_does_not(chooser: Chooser) -> N
     status, *_ = chooser.run("--batch_size", 8, "--data", "x.npz", **launcher)
     assert status == 0
     for _, _, words, names in chooser.ran():
-        assert " ".join(words).startswith("--steps 40 --batch-size 8 --data x.npz --xla")
+        assert " ".join(words).startswith("--steps 200 --batch-size 8 --data x.npz --xla")
         assert not set(launcher) & set(names) and "PATH" in names
+
+
+def test_tiny_batches_are_tried_on_one_thread(chooser: Chooser) -> None:
+    assert SMALL not in chooser.run("--batch-size", 9)[2] and chooser.ran()
+    assert list(chooser.run("--batch-size", 8)[2])[:3] == [WAYS[0], SMALL, WAYS[2]]
+    tried = [" ".join(words) for _, _, words, _ in chooser.ran()]
+    assert [SMALL in words for words in tried][:3] == [False, True, False]
+    assert all(words.startswith("--steps 200 ") for words in tried)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -249,7 +249,8 @@ IDEAS = [  # what each rung changes, by name
     "ONEDNN_MAX_CPU_ISA MNISTClassifier compute_gradients train_step train_network best_precision "
     "parse_args",
     "make_batches shuffle fetch_batch train_steps train_loop train_network parse_args",
-    "TF_ENABLE_ONEDNN_OPTS DeviceDropout MNISTClassifier FusedAdam train_step train_network",
+    "TF_ENABLE_ONEDNN_OPTS DeviceDropout MNISTClassifier FusedAdam train_step train_network "
+    "parse_args",
 ]
 RUNGS = [(a, b, set(idea.split())) for a, b, idea in zip(FILES, FILES[1:], IDEAS)]
 NEIGHBOURS = [*RUNGS, (FILES[0], FILES[2], set(IOFIX.split()))]
