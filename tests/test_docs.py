@@ -623,7 +623,8 @@ def programs(words: list[str], folder: str) -> Iterator[tuple[tuple[str, ...], l
         if more[0] == "all":
             yield ("workshop", "run"), more[1:]
         elif more[0]:
-            script = next((f"{s.folder}/{s.file}" for s in STAGES if s.number == more[0]), more[0])
+            named = [f"{s.folder}/{s.file}" for s in STAGES if s.number == more[0]]
+            script = [more[0], *named][-1]  # of 06, the second rung
             yield ("script", script), more[1:]
     elif first == "workshop":
         yield ("workshop", *rest[:1]), rest[1:]
