@@ -34,7 +34,7 @@ from tensorboard_plugin_profile.convert.raw_to_tool_data import xspace_to_tool_d
 
 Script = tuple[str, str]
 
-STEPS = 26
+STEPS, BATCH = 26, 16
 PROFILING = stages("04", "05", "06")
 WINDOW = range(10, 20)  # the default one
 TYPES: dict[str, type | tuple[type, ...]] = {
@@ -120,6 +120,7 @@ def trained(
     script, folder = request.param, tmp_path_factory.mktemp(script_id(request.param))
     (folder / "cwd").mkdir()
     options = ["--steps", STEPS, "--data", small, "--results", "../out/results.json"]
+    options += ["--batch-size", BATCH]
     options += ["--logdir", "../logs"] if script in PROFILING else []
     options += ["--steps-per-call", 3] if script in stages("06") else []
     with pytest.MonkeyPatch.context() as patch:
@@ -134,8 +135,8 @@ def test_a_run_ends_well_and_says_nothing_but_its_log(trained: Trained) -> None:
     assert (trained.ended.status, trained.ended.stderr) == (0, "")
     lines, keys = trained.ended.stdout.splitlines(), keys_of(trained.script)
     more = [line for line in lines[: -len(keys)] if not LOG_LINE.match(line)]
-    float32 = trained.results.get("precision") == "float32"
-    assert len(more) == float32 and all(" - INFO - float32: " in line for line in more)
+    chosen = trained.results.get("precision")  # is logged
+    assert len(more) == bool(chosen) and all(f" - INFO - {chosen}: " in line for line in more)
     assert [line.split(" ")[0] for line in lines[-len(keys) :]] == keys
 
 
@@ -143,7 +144,7 @@ def test_one_log_line_a_step_in_order(trained: Trained) -> None:
     numbers = [(int(line["epoch"]), int(line["batch"])) for line in trained.log]
     assert numbers == [(0, i) for i in range(STEPS)]
     for line in trained.log:
-        assert 64 / float(line["speed"]) == pytest.approx(float(line["time"]), rel=1e-3, abs=1e-3)
+        assert BATCH / float(line["speed"]) == pytest.approx(float(line["time"]), rel=1e-3, abs=1e-3)
 
 
 def test_the_loss_falls(trained: Trained) -> None:
@@ -161,8 +162,8 @@ def test_results_say_what_ran(trained: Trained) -> None:
     gpu = bool(tf.config.list_physical_devices("GPU"))
     assert results["stage"] == ("06_device" if file == "train_MNIST_device.py" else folder)
     assert results["device"].startswith("CPU, ") == (not gpu)
-    assert (results["ranks"], results["batch_size"], results["lr"]) == (1, 64, 0.001)
-    assert (results["steps"], results["steps_per_epoch"]) == (STEPS, 32)
+    assert (results["ranks"], results["batch_size"], results["lr"]) == (1, BATCH, 0.001)
+    assert (results["steps"], results["steps_per_epoch"]) == (STEPS, 2048 // BATCH)
     assert results.get("xla") in (None, "on" if gpu else "off")
     assert (results["data"], results["seed"], results["interrupted"]) == ("mnist", 1, False)
     versions = {module.__name__: module.__version__ for module in (tf, keras, np)}
@@ -178,7 +179,7 @@ def test_results_agree_with_the_log(trained: Trained) -> None:
     assert (results["warmup_steps"], results["steps_timed"]) == (len(warmup), len(timed))
     median = results["step_ms_median"]
     assert median == pytest.approx(1000 * statistics.median(timed), abs=0.51)
-    assert results["img_per_s"] == pytest.approx(64_000 / median, rel=1e-4, abs=0.1)
+    assert results["img_per_s"] == pytest.approx(1000 * BATCH / median, rel=1e-4, abs=0.1)
     spent = sum(warmup) - len(warmup) * median / 1000
     assert results["compile_s"] == pytest.approx(max(0, spent), abs=0.02)
     assert f"{results['final_loss']:.3f}" == trained.log[-1]["loss"]
@@ -273,7 +274,8 @@ def test_data_is_the_options_then_the_environments_then_the_repositorys(
 ) -> None:
     """Told apart by length: an epoch of 2 steps, and one of 3."""
     monkeypatch.setattr(sys, "argv", ["train_MNIST.py"])
-    assert modules[script].parse_args().data == mnist
+    defaults = modules[script].parse_args()
+    assert (defaults.data, defaults.batch_size) == (mnist, 64)
     monkeypatch.setenv("MNIST_NPZ", str(tiny(32, synthetic=True)))
     options = ["--batch-size", 16, "--epochs", 1, "--steps", 9, "--results", "r.json"]
     assert len(losses(run_main(modules[script], *options).stdout)) == 2
@@ -291,16 +293,15 @@ def test_a_seed_fixes_the_losses(modules, tiny, script) -> None:
 
 
 WAYS = [(script, []) for script in stages("00", "02", "04")]
-WAYS += [(LAST, ["--steps-per-call", 3, "--xla", xla]) for xla in ("off", "on")]
-WAYS += [(LAST, ["--steps-per-call", 2, "--xla", "call"])]  # compiled for each length: 10 s
+WAYS += [(LAST, ["--steps-per-call", 3, "--xla", xla]) for xla in ("off", "on", "call")]
 
 
 @pytest.mark.parametrize(("script", "more"), WAYS, ids=["00", "02", "04", "off", "on", "call"])
 def test_epochs_end_where_the_data_does(tiny, script, more, monkeypatch) -> None:
-    """70 images are 4 batches of 16, and 6 images that no batch gets; calls of 3 and 1 steps."""
+    """18 images are 4 batches of 4, and 2 images that no batch gets; calls of 3 and 1 steps."""
     module = load_script(script)
     traces = counted(module, monkeypatch)
-    options = ["--data", tiny(70), "--batch-size", 16, "--epochs", 3, "--log-every", 2]
+    options = ["--data", tiny(18), "--batch-size", 4, "--epochs", 3, "--log-every", 2]
     ended = run_main(module, *options, *more)
     numbers = [(int(m["epoch"]), int(m["batch"])) for m in LOG_LINE.finditer(ended.stdout)]
     assert ended.status == 0, ended.stderr
