@@ -144,7 +144,8 @@ def test_one_log_line_a_step_in_order(trained: Trained) -> None:
     numbers = [(int(line["epoch"]), int(line["batch"])) for line in trained.log]
     assert numbers == [(0, i) for i in range(STEPS)]
     for line in trained.log:
-        assert BATCH / float(line["speed"]) == pytest.approx(float(line["time"]), rel=1e-3, abs=1e-3)
+        seconds = BATCH / float(line["speed"])
+        assert seconds == pytest.approx(float(line["time"]), rel=1e-3, abs=1e-3)
 
 
 def test_the_loss_falls(trained: Trained) -> None:
