@@ -167,7 +167,7 @@ def train_network(args, history):
     x_train, x_test, y_train, y_test = get_dataset(args.data)
     plan_steps(args, x_train)
     logging.info(f"{args.precision}: named by --precision, or what this device has units for")
-    tf.config.threading.set_intra_op_parallelism_threads(args.threads)  # None: all cores
+    tf.config.threading.set_intra_op_parallelism_threads(args.threads)  # None: one per core
     keras.mixed_precision.set_dtype_policy(args.precision)
     model = MNISTClassifier()
     model(x_test[:1])  # the first call creates the weights
@@ -208,7 +208,7 @@ def parse_args():
     parser.add_argument("--precision", choices=kinds, default=best_precision(gpus))
     parser.add_argument("--xla", choices=["on", "off", "call"], default="on" if gpus else "off")
     parser.add_argument("--steps-per-call", type=int, default=10)
-    parser.add_argument("--threads", type=int, help="per operation, on a CPU: 1 for tiny batches")
+    parser.add_argument("--threads", type=int, choices=range(1, os.cpu_count() + 1), metavar="N")
     parser.add_argument("--logdir", type=Path, help="profile some steps into this folder")
     parser.add_argument("--profile-steps", type=int, nargs=2, default=[10, 19])
     parser.add_argument("--profile-ranks", choices=["0", "all"], default="0")

@@ -87,7 +87,8 @@ OPTIONS: list[tuple[list[Script], str, str]] = [
     (stages("05", "06"), "--precision float8", "argument --precision: invalid choice: 'float8'"),
     (stages("06"), "--steps-per-call 0", f"--steps-per-call {RANGE} 0"),
     (stages("06"), "--steps-per-call -1", f"--steps-per-call {RANGE} -1"),
-    ([LAST], "--threads 0", f"--threads {RANGE} 0"),
+    ([LAST], "--threads 0", "argument --threads: invalid choice: 0"),
+    ([LAST], "--threads 100000", "argument --threads: invalid choice: 100000"),  # a crash
     (stages("06"), "--steps-per-call few", "argument --steps-per-call: invalid int value: 'few'"),
 ]
 
