@@ -10,6 +10,7 @@ import hashlib
 import os
 import pickle
 import sys
+import time
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -169,6 +170,9 @@ def other_data(folder: Path) -> Ended:
 def main(folder: Path) -> None:
     seen: dict[str, Any] = {script_id(script): probe(script, folder) for script in SCRIPTS}
     seen |= {"call": compiled(LAST, folder), "nan": poisoned(folder), "other": other_data(folder)}
+    before = time.process_time()
+    time.sleep(0.5)
+    seen["idle"] = time.process_time() - before
     (folder / f"rank{RANK}.pickle").write_bytes(pickle.dumps(seen))
 
 

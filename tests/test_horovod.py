@@ -45,6 +45,7 @@ pytestmark = pytest.mark.timeout(600)
 PLACES = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 HOROVODRUN = find_spec("horovod") and shutil.which("horovodrun", path=PLACES)
 RANKS = str(ROOT / "tests" / "ranks.py")
+STAMP = Path(sys.prefix) / "workshop.json"
 STEPS, BATCH = [(epoch, 0) for epoch in range(5)], ranks.GLOBAL_BATCH
 ENDINGS = ("Terminated", "Killed")  # the shell's word for a process that a signal ended
 # A machine whose own name has no address, as laptops' often have none. Only root can rename it.
@@ -292,6 +293,12 @@ def test_other_data_stops_all_ranks(every: SimpleNamespace) -> None:
         assert seen["other"].status == 1 and one_line(seen["other"].stderr.splitlines(), wanted)
         assert seen["other"].stdout == ""
     assert not list(every.folder.glob("other.json*"))
+
+
+@pytest.mark.skipif(not STAMP.exists(), reason="of the Horovod that ./workshop builds")
+def test_a_timeline_keeps_no_core_busy(every: SimpleNamespace) -> None:
+    """Half a second in which nothing happens. As published, rank 0 spends all of it computing."""
+    assert max(seen["idle"] for seen in every.seen) < 0.2
 
 
 def exchanges(timeline: str) -> list[set[str]]:
