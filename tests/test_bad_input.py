@@ -292,6 +292,7 @@ def test_as_a_process_without_horovod(folder) -> None:
     before = files_in(folder)
     options = ["--data", "good.npz", "--results", "out/r.json"]
     extra = {"PYTHONPATH": str(folder / "shim"), "HOROVOD_SIZE": "4"}
+    extra["PYTHONDONTWRITEBYTECODE"] = "1"
     extra["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = "127.0.0.1"
     process = run_script(LAST, *options, cwd=folder, **extra)
     ended = Ended(process.returncode, process.stdout, process.stderr)

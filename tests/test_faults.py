@@ -188,6 +188,7 @@ export -f python
 def bash(text: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
     places = {"WORKSHOP_RESULTS": str(folder / "results"), "WORKSHOP_MY": str(folder / "my")}
     given = {"PYTHON": sys.executable, "ROOT": str(ROOT), "PYTHONPATH": str(ROOT)}
+    given["PYTHONDONTWRITEBYTECODE"] = "1"
     env = {**stage_environment(**places, **given), "PYTHONUNBUFFERED": "", **env}
     return subprocess.run(
         ["bash", "-c", PRELUDE + text],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -366,7 +367,10 @@ __main__.main([])
         for _ in range(1 + end.endswith("twice")):
             process.send_signal(signal.Signals[end.split()[0]])
             time.sleep(0.2)
-        stage.wait(30)
+        until = time.monotonic() + 30
+        with contextlib.suppress(psutil.NoSuchProcess):  # in a container it may stay a zombie
+            while stage.status() != psutil.STATUS_ZOMBIE and time.monotonic() < until:
+                time.sleep(0.05)
     process.wait(30)
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(p.info)]
 
