@@ -124,7 +124,7 @@ def evaluate(model, x_test, y_test):
 def train_network(args, history):
     x_train, x_test, y_train, y_test = get_dataset(args.data)
     plan_steps(args, x_train)
-    logging.info(f"{args.precision}: named by --precision, or what this device has units for")
+    logging.info(f"{args.precision}: named by --precision, or the best this device has units for")
     keras.mixed_precision.set_dtype_policy(args.precision)
     model = MNISTClassifier()
     model(x_test[:1])  # the first call creates the weights

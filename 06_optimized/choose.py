@@ -20,7 +20,7 @@ from pathlib import Path
 
 SCRIPT = Path(__file__).resolve().with_name("train_MNIST.py")
 CACHE = Path(os.environ.get("WORKSHOP_CACHE") or SCRIPT.parents[1] / ".cache") / "06_choices.json"
-CPU, GPU = (30, 55), (90, 590)  # seconds per trial, seconds for all of them
+CPU, GPU = (30, 53), (90, 590)  # seconds per trial, seconds for all of them
 
 
 def find_ways(batch_size):
@@ -76,7 +76,7 @@ def main():
     parser.add_argument("--again", action="store_true", help="discard the kept result")
     args = parser.parse_args()
     device, (limit, total), ways = find_ways(args.batch_size)
-    steps = 500 if (limit, total) == GPU else 200 if args.batch_size <= 8 else 40
+    steps = 500 if (limit, total) == GPU else min(200, max(20, 2560 // max(1, args.batch_size)))
     command = [sys.executable, SCRIPT, "--steps", str(steps), "--batch-size", str(args.batch_size)]
     command += ["--data", args.data] if args.data else []
     versions = [d.version for n in ("tensorflow", "tensorflow-cpu") for d in distributions(name=n)]

@@ -107,7 +107,7 @@ def train_loop(args, model, optimizer, data, history):
         stop(f"--profile-steps {first} {last} are not among the {args.steps} steps")
     profiled = logs and args.profile_ranks in ("all", str(rank))  # Horovod: one is enough
     whole = args.xla == "call" and hvd.size() == 1  # Horovod: XLA cannot compile its exchange
-    call, seen = tf.function(train_steps, jit_compile=whole), set()  # lengths of calls
+    call, seen = tf.function(train_steps, jit_compile=whole), set()  # lengths of calls so far
     with contextlib.ExitStack() as window:  # closes on the way out: Ctrl+C loses no profile
         while (step := len(history)) < args.steps:
             epoch, i_batch = divmod(step, args.steps_per_epoch)
@@ -138,7 +138,7 @@ def evaluate(model, x_test, y_test):
 def train_network(args, history):
     x_train, x_test, y_train, y_test = get_dataset(args.data)
     plan_steps(args, x_train)
-    logging.info(f"{args.precision}: named by --precision, or what this device has units for")
+    logging.info(f"{args.precision}: named by --precision, or the best this device has units for")
     keras.mixed_precision.set_dtype_policy(args.precision)
     model = MNISTClassifier()
     model(x_test[:1])  # the first call creates the weights

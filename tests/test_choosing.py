@@ -66,7 +66,7 @@ class Chooser:
     def limits(self, one: float, all_of_them: float) -> None:
         text = (FOLDER / "choose.py").read_text()
         for old, new in (
-            ("(30, 55), (90, 590)", f"({one}, {all_of_them}), ({one}, {all_of_them + 1})"),
+            ("(30, 53), (90, 590)", f"({one}, {all_of_them}), ({one}, {all_of_them + 1})"),
             ("communicate(timeout=5)", "communicate(timeout=1)"),
         ):
             assert text.count(old) == 1

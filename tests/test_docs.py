@@ -117,7 +117,7 @@ def copy(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (top / "tools" / "data.py").write_text(source)
     choose = top / "06_optimized" / "choose.py"  # here it is never quiet: once is enough
     text = choose.read_text()
-    for old, new in (("not 0.8 <", "not 0.01 <"), ("< 1.25", "< 100"), ("else 40\n", "else 20\n")):
+    for old, new in (("not 0.8 <", "not 0.01 <"), ("< 1.25", "< 100"), ("2560 //", "1280 //")):
         assert text.count(old) == 1, old
         text = text.replace(old, new)
     choose.write_text(text)

@@ -183,6 +183,12 @@ def test_a_chooser_that_finds_nothing(chooses, mnist: Path) -> None:
     assert row["tried"] == {"lines": ["choose.py: none of them finished"], "switches": ""}
 
 
+def test_threads_that_were_chosen_give_way_to_a_ranks_share(chooses, mnist: Path) -> None:
+    job = chooses("print('--xla off --threads 1')")
+    assert launch.train(job)["words"][-2:] == ["--threads", "1"]
+    assert launch.train(replace(job, threads=2))["words"][-2:] == ["--xla", "off"]
+
+
 def test_an_interrupt_while_choosing(chooses, mnist: Path) -> None:
     job = chooses("print('one', file=sys.stderr, flush=True); time.sleep(100)")
 

@@ -219,6 +219,7 @@ def test_as_a_process_without_horovod(script, small, tmp_path) -> None:
     (tmp_path / "horovod").mkdir()
     (tmp_path / "horovod" / "__init__.py").write_text("raise ImportError")
     options = ["--data", small, "--batch-size", 16, "--steps", 3]
+    options += ["--threads", 1] if script == LAST else []  # must be set before TensorFlow starts
     alone = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     process = run_script(script, *options, cwd=tmp_path, **alone)
     assert (process.returncode, said(process.stderr)) == (0, [])
@@ -362,6 +363,17 @@ def test_a_profiled_compilation_is_no_step_time(modules, tiny, script, more) -> 
     assert (results["warmup_steps"], results["steps_timed"]) == (10, 14)
     assert results["compile_s"] > 5 * results["step_ms_median"] / 1000
     assert len(list(Path("logs").rglob("*.xplane.pb"))) == 1
+
+
+def test_threads_reach_tensorflow(modules, tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here it runs already, and would refuse; a process of its own is tested above."""
+    asked: list[int | None] = []
+    name = "set_intra_op_parallelism_threads"
+    monkeypatch.setattr(tf.config.threading, name, asked.append)
+    options = ["--data", tiny(16), "--batch-size", 4, "--steps", 1]
+    for more in (["--threads", 1], []):
+        assert run_main(modules[LAST], *options, *more).status == 0
+    assert asked == [1, None]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=script_id)

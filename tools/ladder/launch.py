@@ -144,7 +144,8 @@ def train(
             choice = choose(job.stage, job.batch_size, say)
         except KeyboardInterrupt:
             return {**row, "failed": "interrupted", "interrupted": True}
-        job = replace(job, switches=choice.switches)
+        found = re.sub(r" --threads \d+", "", choice.switches) if job.threads else choice.switches
+        job = replace(job, switches=found)  # without its threads: the ranks have their share
         row["tried"] = asdict(choice)
     interrupted = False
     options = {"env": environment(job), "stdout": PIPE}
