@@ -100,8 +100,8 @@ class Found:
 
 def wanted_versions() -> dict[str, str]:
     """The workshop's versions, from where it keeps them."""
-    from tools.environment.horovod_build import HOROVOD_VERSION
-    from tools.machine import TENSORFLOW_VERSION
+    from tfworkshop.environment.horovod_build import HOROVOD_VERSION
+    from tfworkshop.machine import TENSORFLOW_VERSION
 
     pinned = {normal(name): v for name, v in pins(ROOT / "requirements.txt").items()}
     pinned.update(tensorflow=TENSORFLOW_VERSION, horovod=HOROVOD_VERSION)
@@ -145,7 +145,7 @@ def trained(found: Found) -> tuple[bool, str]:
 
 
 def look() -> Found:
-    from tools.environment.start import IMPORTS, has_module
+    from tfworkshop.environment.start import IMPORTS, has_module
 
     training, error = train_stage_02()
     return Found(
@@ -187,7 +187,7 @@ def train_stage_02() -> tuple[dict, str]:
     """A few steps on generated data (no network): the results, or the last line of the error."""
     import numpy as np
 
-    from tools.data import draw_synthetic
+    from tfworkshop.data import draw_synthetic
 
     with tempfile.TemporaryDirectory(prefix="workshop-") as folder:
         data, results = Path(folder, "synthetic.npz"), Path(folder, "results.json")

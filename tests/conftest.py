@@ -26,8 +26,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from tools import data
-from tools.stages import ROOT
+from tfworkshop import data
+from tfworkshop.stages import ROOT
 
 # As stages 05 and 06 do, before any operation: a machine may announce AMX and yet trap it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")

@@ -26,10 +26,10 @@ from types import SimpleNamespace
 import horovod.tensorflow  # noqa: F401  here once, not in each script
 import line_profiler  # noqa: F401
 
-import tools.__main__ as workshop
+import tfworkshop.__main__ as workshop
 from tests.conftest import OPEN_MPI
-from tools import data
-from tools.exercises import judge, observe, timing, watched  # observe loads TensorFlow
+from tfworkshop import data
+from tfworkshop.exercises import judge, observe, timing, watched  # observe loads TensorFlow
 
 AT_ONCE = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2  # the other core has its own worker
 

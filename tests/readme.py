@@ -11,7 +11,7 @@ otherwise. A mark is an HTML comment on its own line right under the block it is
 <!-- not compared by tests: WHY -->            output that is quoted from elsewhere
 
 An output block without a mark was printed by the last command above it that tests run. One between
-<!--= WHAT --> and <!--/=--> (tools/ladder/results.py) was printed by the script that WHAT names.
+<!--= WHAT --> and <!--/=--> (tfworkshop/ladder/results.py) was printed by the script that WHAT names.
 A bash block is run where the one above it ended, or in the top folder where the paragraph above it
 says "top folder".
 """
@@ -32,7 +32,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools.ladder.results import MARK as FIGURE
+from tfworkshop.ladder.results import MARK as FIGURE
 
 FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)\n(?P<body>.*?)^(?P=indent)```$", re.M | re.S

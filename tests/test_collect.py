@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import load_script, run_main, said, stage_environment
-from tools.report import command as report
-from tools.report.profile import Profile
-from tools.report.screenshots import FOLDER, SAMPLE
+from tfworkshop.report import command as report
+from tfworkshop.report.profile import Profile
+from tfworkshop.report.screenshots import FOLDER, SAMPLE
 
 COLLECT = (FOLDER.name, "collect.py")
 BATCH = 16

@@ -23,14 +23,14 @@ import pytest
 from conftest import ROOT, stage_environment
 
 from tests.readme import Readme
-from tools import commands, machine
-from tools.environment import start
-from tools.environment.horovod_build import HOROVOD_VERSION
-from tools.environment.start import IMPORTS
-from tools.ladder import launch
-from tools.machine import TENSORFLOW_VERSION
-from tools.problem import Problem
-from tools.stages import choose
+from tfworkshop import commands, machine
+from tfworkshop.environment import start
+from tfworkshop.environment.horovod_build import HOROVOD_VERSION
+from tfworkshop.environment.start import IMPORTS
+from tfworkshop.ladder import launch
+from tfworkshop.machine import TENSORFLOW_VERSION
+from tfworkshop.problem import Problem
+from tfworkshop.stages import choose
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -135,7 +135,7 @@ def test_runscript_hands_its_words_to_python(words: list[str], said: str) -> Non
 def test_the_tag_is_the_same_everywhere() -> None:
     tag = header()["From"].split(":")[1]
     release = tag.split("-")[0]
-    patterns = ("*.md", "*.txt", "*/README.md", "container/*.*", "submit/*.*", "tools/*.py")
+    patterns = ("*.md", "*.txt", "*/README.md", "container/*.*", "submit/*.*", "tfworkshop/*.py")
     texts = {path: path.read_text() for pattern in patterns for path in ROOT.glob(pattern)}
     for path, text in texts.items():
         assert set(re.findall(r"\d\d\.\d\d-tf2-py3", text)) <= {tag}, path
@@ -162,7 +162,7 @@ def test_readmes_name_only_what_is_there(readme: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)\)", text):
         if not target.startswith("http"):
             assert (readme.parent / target).exists(), target
-    for path in re.findall(r"\b((?:submit|container|tools)/[\w.]+\w)\b", text):
+    for path in re.findall(r"\b((?:submit|container|tfworkshop)/[\w.]+\w)\b", text):
         assert (ROOT / path).exists() or path.endswith(".sif"), path
     known = {*commands.NAMES, "doctor", "COMMAND"}
     assert set(re.findall(r"\./workshop (\w+)", text)) <= known

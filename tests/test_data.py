@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tools import data
-from tools.__main__ import main
+from tfworkshop import data
+from tfworkshop.__main__ import main
 
-RUN_MAIN = "from tools.__main__ import main; sys.exit(main(['data', *sys.argv[1:]]))"
+RUN_MAIN = "from tfworkshop.__main__ import main; sys.exit(main(['data', *sys.argv[1:]]))"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 # Nothing listens on the discard port, so this refuses at once and stands for "no network".
 DEAD_PROXY = "http://127.0.0.1:9"
@@ -199,7 +199,7 @@ def fake_npm(tmp_path: Path, script: str) -> None:
 
 def start(target: Path, *options: str, first: str = "", **popen: Any) -> subprocess.Popen[str]:
     """Run the command line as its own process, with Ctrl+C as in a terminal."""
-    script = f"import sys, time\nfrom tools import data\ndata.COMPRESSION = 0\n{first}\n"
+    script = f"import sys, time\nfrom tfworkshop import data\ndata.COMPRESSION = 0\n{first}\n"
     return subprocess.Popen(
         [sys.executable, "-c", script + RUN_MAIN, "--output", str(target), *options],
         cwd=data.ROOT,
@@ -553,7 +553,7 @@ def test_any_python_makes_the_file_that_numpy_would(mnist, target, tmp_path) -> 
     """-S: no packages at all. And what NumPy packs is what we pack, byte for byte."""
     packed = tmp_path / "packed.npz"
     np.savez(packed, **load(mnist))
-    script = "import sys; sys.path.insert(0, '.'); from tools import data; "
+    script = "import sys; sys.path.insert(0, '.'); from tfworkshop import data; "
     script += f"data._write(data.Path({str(target)!r}), data._read(data.Path({str(packed)!r})))"
     target.parent.mkdir()
     subprocess.run([sys.executable, "-I", "-S", "-c", script], cwd=data.ROOT, check=True)

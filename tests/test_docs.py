@@ -38,12 +38,12 @@ from tests import warm
 from tests.conftest import CACHE, stage_environment
 from tests.readme import Block, Ran, Readme, Walk, simple_commands
 from tests.test_equality import NEIGHBOURS
-from tools import commands, data, machine
-from tools.ladder import bench, results, scale, table
-from tools.mysteries import picture
-from tools.report import screenshots
-from tools.stages import ROOT, STAGES, choose
-from tools.terminal import number
+from tfworkshop import commands, data, machine
+from tfworkshop.ladder import bench, results, scale, table
+from tfworkshop.mysteries import picture
+from tfworkshop.report import screenshots
+from tfworkshop.stages import ROOT, STAGES, choose
+from tfworkshop.terminal import number
 
 
 def tracked(*patterns: str) -> list[str]:
@@ -109,12 +109,12 @@ def copy(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             (top / ".venv" / path.relative_to(here)).symlink_to(path)
     (top / "data").mkdir()
     (top / "data" / "mnist.npz").symlink_to(small)
-    source = (top / "tools" / "data.py").read_text()
+    source = (top / "tfworkshop" / "data.py").read_text()
     with np.load(small) as file:
         for name, array in file.items():
             source = source.replace(data.DIGESTS[name], hashlib.sha256(array).hexdigest())
             source = source.replace(f'"{name}": {data.SHAPES[name]}', f'"{name}": {array.shape}')
-    (top / "tools" / "data.py").write_text(source)
+    (top / "tfworkshop" / "data.py").write_text(source)
     choose = top / "06_optimized" / "choose.py"  # here it is never quiet: once is enough
     text = choose.read_text()
     for old, new in (("not 0.8 <", "not 0.01 <"), ("< 1.25", "< 100"), ("2560 //", "1280 //")):
@@ -959,7 +959,7 @@ def vocabulary(readme: Readme) -> set[str]:
     if not re.match(r"\d", readme.folder):
         folders |= {stage.folder for stage in STAGES} | {"submit", "container"}
     files = [f for f in FILES if not f.endswith((".md", ".png")) and f.split("/")[0] in folders]
-    files += [f for f in FILES if re.fullmatch(r"tools/.*\.py|[\w-]+\.txt|workshop", f)]
+    files += [f for f in FILES if re.fullmatch(r"tfworkshop/.*\.py|[\w-]+\.txt|workshop", f)]
     return set().union(*map(words_of, files))
 
 
@@ -1059,8 +1059,8 @@ def check_pictures(readmes: list[Readme], top: Path = ROOT) -> list[str]:
         if told != made.get(name):
             complaints.append(
                 f"{name}: older than what it shows: ./workshop results --write makes the chart, "
-                "python -m tools.mysteries.picture the questions, "
-                "python -m tools.report.screenshots the others"
+                "python -m tfworkshop.mysteries.picture the questions, "
+                "python -m tfworkshop.report.screenshots the others"
             )
     return complaints
 

@@ -21,14 +21,14 @@ import pytest
 
 from tests.conftest import SCRIPTS, stage_environment
 from tests.test_environment import script
-from tools import data, machine
-from tools.doctor import command as doctor
-from tools.doctor import finding, probe, system, training
-from tools.doctor.finding import Finding
-from tools.doctor.probe import Answers
-from tools.stages import ROOT
+from tfworkshop import data, machine
+from tfworkshop.doctor import command as doctor
+from tfworkshop.doctor import finding, probe, system, training
+from tfworkshop.doctor.finding import Finding
+from tfworkshop.doctor.probe import Answers
+from tfworkshop.stages import ROOT
 
-DOCTOR = [sys.executable, "-m", "tools", "doctor"]
+DOCTOR = [sys.executable, "-m", "tfworkshop", "doctor"]
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -593,7 +593,7 @@ def test_more_ranks_than_horovod_sees(with_horovod, monkeypatch, launcher) -> No
 
 def test_two_ranks_that_horovod_has_joined(with_horovod) -> None:
     code = (
-        "from tools.doctor import probe, training; "
+        "from tfworkshop.doctor import probe, training; "
         "print(training.check_horovod(probe.ask(['horovod'])).what)"
     )
     horovodrun = [str(Path(sys.executable).parent / "horovodrun"), "--gloo", "-np", "2"]

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from tools import commands, machine, progress
-from tools.environment import horovod_build, logged, start, venv
-from tools.problem import Problem
+from tfworkshop import commands, machine, progress
+from tfworkshop.environment import horovod_build, logged, start, venv
+from tfworkshop.problem import Problem
 
 ROOT = Path(__file__).resolve().parent.parent
 CPU = f"tensorflow-cpu=={machine.TENSORFLOW_VERSION}"
@@ -81,7 +81,7 @@ def test_the_other_python_is_started_with_the_same_arguments(tmp_path):
 
 
 def test_what_any_python_3_must_read_is_old_syntax():
-    for name in ("workshop", "tools/__init__.py", "tools/commands.py"):
+    for name in ("workshop", "tfworkshop/__init__.py", "tfworkshop/commands.py"):
         tree = ast.parse((ROOT / name).read_text(), feature_version=(3, 4))
         new = (ast.JoinedStr, ast.NamedExpr, ast.AnnAssign)
         assert not [node for node in ast.walk(tree) if isinstance(node, new)], name
@@ -352,18 +352,18 @@ def tiny_wheel(folder: Path, name: str, version: str) -> None:
 
 
 def make_copy(folder: Path) -> Path:
-    """The launcher and what it needs, with a tools/__main__.py that tells how it was started."""
-    (folder / "tools").mkdir(parents=True)
+    """The launcher and what it needs, with a tfworkshop/__main__.py that tells how it was started."""
+    (folder / "tfworkshop").mkdir(parents=True)
     shutil.copy(ROOT / "workshop", folder)
     for name in ("__init__", "commands", "files", "machine", "problem", "progress", "stages"):
-        shutil.copy(ROOT / "tools" / f"{name}.py", folder / "tools")
-    shutil.copytree(ROOT / "tools" / "environment", folder / "tools" / "environment")
-    (folder / "tools" / "__main__.py").write_text(
+        shutil.copy(ROOT / "tfworkshop" / f"{name}.py", folder / "tfworkshop")
+    shutil.copytree(ROOT / "tfworkshop" / "environment", folder / "tfworkshop" / "environment")
+    (folder / "tfworkshop" / "__main__.py").write_text(
         "import json, os, sys\n"
         "path = os.environ['PYTHONPATH']\n"
         "print(json.dumps([sys.argv[1:], os.getcwd(), sys.prefix, __file__, path]))\n"
     )
-    copied = folder / "tools" / "environment" / "venv.py"
+    copied = folder / "tfworkshop" / "environment" / "venv.py"
     text = copied.read_text().replace('f"pip=={PIP_VERSION}"', '"tiny==1.0"')  # no network
     copied.write_text(text)
     tiny_wheel(folder, "tensorflow_cpu", machine.TENSORFLOW_VERSION)
@@ -414,14 +414,14 @@ def test_two_at_once_make_it_once(repo):
 def test_it_starts_from_a_subfolder_and_past_a_foreign_tools_package(repo):
     folder, _ = repo
     elsewhere = folder / "00_baseline"
-    (elsewhere / "tools").mkdir(parents=True)
-    (elsewhere / "tools" / "__init__.py").write_text("")
+    (elsewhere / "tfworkshop").mkdir(parents=True)
+    (elsewhere / "tfworkshop" / "__init__.py").write_text("")
     words = ("run", "--steps", "3")
     status, output, errors = run(folder, *words, cwd=elsewhere, PYTHONPATH=str(elsewhere))
     assert status == 0 and errors == ""
     argv, cwd, prefix, file, path = json.loads(output)
     assert argv == ["run", "--steps", "3"] and cwd == str(elsewhere)
-    assert prefix == str(folder / ".venv") and file == str(folder / "tools" / "__main__.py")
+    assert prefix == str(folder / ".venv") and file == str(folder / "tfworkshop" / "__main__.py")
     assert path == str(folder)  # and not the foreign one
 
 

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import LAST, SCRIPTS, load_script, run_main, script_id
-from tools.stages import ROOT
+from tfworkshop.stages import ROOT
 
 DEVICE = ("06_optimized", "train_MNIST_device.py")
 MIXED = [script for script in SCRIPTS if script[0] > "05"]
@@ -321,7 +321,7 @@ def test_a_stage_is_short_stands_alone_and_names_what_is_there_for_many(script) 
     source = (ROOT / script[0] / script[1]).read_text()
     lines, (most, most_of_lesson) = source.splitlines(), MOST_LINES[script]
     assert len(lines) <= most and lines.index(HEADING) <= most_of_lesson
-    assert not re.search(r"^\s*(from|import) (tools|tests|\.)", source, re.M)
+    assert not re.search(r"^\s*(from|import) (tfworkshop|tests|\.)", source, re.M)
     names = list(pieces(parts("/".join(script))[0]))
     assert [name for name in names if name in ORDER] == ORDER
     bare = [i for i, line in enumerate(lines) if "hvd." in line and not beside_horovod(lines, i)]

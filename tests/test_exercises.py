@@ -22,12 +22,12 @@ from unittest import mock
 import pytest
 
 from tests.conftest import stage_environment
-from tools import __main__ as tools_main
-from tools import commands
-from tools.exercises import check, timing, trial, watched
-from tools.exercises.attempt import NOT_YET, PASSED, RIGHT, Attempt, read_kept
-from tools.exercises.task import EXERCISES, digest, find_stage, parts, previous
-from tools.stages import ROOT, lines_changed
+from tfworkshop import __main__ as tools_main
+from tfworkshop import commands
+from tfworkshop.exercises import check, timing, trial, watched
+from tfworkshop.exercises.attempt import NOT_YET, PASSED, RIGHT, Attempt, read_kept
+from tfworkshop.exercises.task import EXERCISES, digest, find_stage, parts, previous
+from tfworkshop.stages import ROOT, lines_changed
 
 NUMBERS = [stage.number for stage in EXERCISES]
 Patch = tuple[str, str]
@@ -1138,7 +1138,7 @@ def test_ctrl_c_ends_the_script_too(mnist: Path, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     process = subprocess.Popen(
-        [sys.executable, "-m", "tools", "check", "01", "--quick"],
+        [sys.executable, "-m", "tfworkshop", "check", "01", "--quick"],
         cwd=ROOT,
         env=stage_environment(WORKSHOP_MY=str(tmp_path / "my"), TMPDIR=str(scratch)),
         stdout=subprocess.PIPE,

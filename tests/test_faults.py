@@ -24,8 +24,8 @@ import psutil
 import pytest
 
 from tests.conftest import said, stage_environment
-from tools import commands
-from tools.stages import ROOT
+from tfworkshop import commands
+from tfworkshop.stages import ROOT
 
 # --- commands: what there is before, what is typed, and what is said ---
 
@@ -33,7 +33,7 @@ from tools.stages import ROOT
 @dataclass
 class Case:
     kind: int  # of fault
-    typed: str  # in bash; workshop is `python -m tools`
+    typed: str  # in bash; workshop is `python -m tfworkshop`
     says: str  # the only line on stderr; empty: it works
     before: str = ""
     status: tuple[int, ...] = ()  # if not 0 for what works, 1 or 2 for what does not
@@ -52,7 +52,7 @@ WHOLE = f'{{"rows": [{ROW}], "ceiling": {{}}, "commit": "", "date": "", "steps":
 MARKDOWN = """
 import json, sys
 from pathlib import Path
-from tools.ladder import table
+from tfworkshop.ladder import table
 made = table.markdown(json.loads(Path("results/ladder.json").read_text()))
 sys.exit("<" in made or made.count("|") % (made.count("--:") + 3))
 """
@@ -143,7 +143,7 @@ CASES = [
     Case(5, "PMI_RANK= SLURM_PROCID=a1 workshop mystery", ""),
     # 6: two at once
     *(
-        Case(6, f"flock results/.lock bash -c 'python -m tools {words}'", "is measuring into", GOOD)
+        Case(6, f"flock results/.lock bash -c 'python -m tfworkshop {words}'", "is measuring into", GOOD)
         for words in ("run", "scale --ranks 1", "bench")
     ),
     # 8: text from elsewhere
@@ -178,7 +178,7 @@ def look(folder: Path) -> dict[str, str]:
 
 
 PRELUDE = """
-workshop() { "$PYTHON" -m tools "$@"; }
+workshop() { "$PYTHON" -m tfworkshop "$@"; }
 python() { "$PYTHON" "$@"; }
 entry() { "$PYTHON" "$ROOT/workshop" "$@"; }
 export -f python
@@ -353,8 +353,8 @@ runpy.run_path({str(ROOT / "02_tf_function" / "train_MNIST.py")!r}, run_name="__
 CALL = """
 import json
 from pathlib import Path
-from tools import __main__, commands, data, stages
-from tools.ladder import launch, scale
+from tfworkshop import __main__, commands, data, stages
+from tfworkshop.ladder import launch, scale
 stages.Stage.script = Path("stage.py").resolve()
 data.DEFAULT_PATH = Path("d.npz").resolve()
 def call(argv):
@@ -444,7 +444,7 @@ def test_a_file_system_that_does_not_answer(tmp_path: Path) -> None:
     """4: a lease makes others wait for a file, as a dead file system does."""
     path = tmp_path / "r.json"
     path.write_text("{}")
-    code = "from pathlib import Path; from tools import __main__, commands, files; "
+    code = "from pathlib import Path; from tfworkshop import __main__, commands, files; "
     code += "files.PATIENCE_S = 1; commands.call = lambda argv: files.read_json(Path('r.json')); "
     with path.open("r+") as held:
         fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)

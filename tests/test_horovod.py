@@ -38,7 +38,7 @@ from conftest import (
     stages,
 )
 
-from tools.report import command as report
+from tfworkshop.report import command as report
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.conftest import files_in, load_script, run_main, said
-from tools.report import command as report
-from tools.report.profile import Profile
-from tools.report.screenshots import FOLDER
+from tfworkshop.report import command as report
+from tfworkshop.report.profile import Profile
+from tfworkshop.report.screenshots import FOLDER
 
 SCRIPT = (FOLDER.name, "input_pipeline.py")
 COUNT, BATCH = 128, 16

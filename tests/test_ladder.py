@@ -19,14 +19,14 @@ import pytest
 from rich.console import Console
 
 from tests.conftest import stage_environment
-from tools import files, stages
-from tools.files import results_folder
-from tools.ladder import ceiling, launch, scale, table
-from tools.ladder import run as ladder
-from tools.problem import Problem
-from tools.stages import ROOT, STAGES
+from tfworkshop import files, stages
+from tfworkshop.files import results_folder
+from tfworkshop.ladder import ceiling, launch, scale, table
+from tfworkshop.ladder import run as ladder
+from tfworkshop.problem import Problem
+from tfworkshop.stages import ROOT, STAGES
 
-WORKSHOP = [sys.executable, "-m", "tools"]  # what ./workshop starts
+WORKSHOP = [sys.executable, "-m", "tfworkshop"]  # what ./workshop starts
 
 
 def environment(results: Path) -> dict[str, str]:
@@ -352,8 +352,8 @@ def test_no_stage_outlives_us(end: str, mnist: Path, tmp_path: Path) -> None:
     code = f"""
 from dataclasses import replace
 from pathlib import Path
-from tools import __main__, commands, stages
-from tools.ladder import launch
+from tfworkshop import __main__, commands, stages
+from tfworkshop.ladder import launch
 stages.Stage.script = Path({str(tmp_path / "stage.py")!r})
 commands.call = lambda argv: launch.train(launch.Job(stages.STAGES[0], 5, 64), report={report})
 __main__.main([])
@@ -406,8 +406,8 @@ def test_what_stops_run_stops_its_stage(by: str, mnist: Path, tmp_path: Path) ->
     code = f"""
 import sys
 from pathlib import Path
-from tools import __main__, commands, stages
-from tools.ladder import ceiling, launch, run
+from tfworkshop import __main__, commands, stages
+from tfworkshop.ladder import ceiling, launch, run
 stages.Stage.script = Path({str(tmp_path / "stage" / "stage.py")!r})
 ceiling.measure, launch.PATIENCE_S = dict, 1
 commands.call = lambda argv: run.run(["02", "03"], 5, 64, 1, 1)

@@ -21,14 +21,14 @@ import pytest
 from tests import two_ranks
 from tests.conftest import run_main, stage_environment
 from tests.test_exercises import call, workshop
-from tools.exercises import trial
-from tools.mysteries import cure, evidence, picture
-from tools.mysteries.causes import BY_NAME, CAUSES
-from tools.mysteries.evidence import Facts
-from tools.mysteries.scripts import MYSTERIES, Mystery, made
-from tools.report import command as report
-from tools.report import horovod_timeline
-from tools.stages import ROOT
+from tfworkshop.exercises import trial
+from tfworkshop.mysteries import cure, evidence, picture
+from tfworkshop.mysteries.causes import BY_NAME, CAUSES
+from tfworkshop.mysteries.evidence import Facts
+from tfworkshop.mysteries.scripts import MYSTERIES, Mystery, made
+from tfworkshop.report import command as report
+from tfworkshop.report import horovod_timeline
+from tfworkshop.stages import ROOT
 
 HEALTHY = Mystery(0, "")
 ALL = [*MYSTERIES, HEALTHY]
@@ -66,7 +66,7 @@ def use_tools(mystery: Mystery, folder: Path, small: Path) -> None:
     """Log, profile and line profile of one run; then xray, without XLA."""
     import line_profiler
 
-    from tools.xray import capture, predict
+    from tfworkshop.xray import capture, predict
 
     folder.mkdir()
     script = folder / "train_MNIST.py"

@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 
 from tests.test_environment import make_copy, plain_machine, script
-from tools.environment import horovod_build, package_index, python_install
-from tools.problem import Problem
+from tfworkshop.environment import horovod_build, package_index, python_install
+from tfworkshop.problem import Problem
 
 ROOT = Path(__file__).resolve().parent.parent
 TAG, DIGEST = python_install.UV_WHEELS["Linux", "x86_64"]
@@ -108,7 +108,7 @@ def test_workshop_python_may_be_a_folder_that_uv_has_made(monkeypatch, tmp_path)
 def test_what_an_old_python_must_read_is_old_syntax():
     inside = (f"environment/{name}" for name in ("package_index", "python_install", "logged"))
     for name in (*inside, "problem", "progress"):
-        text = (ROOT / "tools" / f"{name}.py").read_text()
+        text = (ROOT / "tfworkshop" / f"{name}.py").read_text()
         tree = ast.parse(text, feature_version=(3, 6))
         assert "from __future__" not in text  # annotations came with 3.7
         for node in ast.walk(tree):

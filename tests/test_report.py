@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from tools.files import save
-from tools.problem import Problem
-from tools.report import command as report
-from tools.report import compare, profile, text, trace, verdict
-from tools.report.figures import ms
-from tools.report.profile import LABELS, Kernel, Operation, Profile, Retraced, Step, Steps
-from tools.stages import ROOT, STAGES
+from tfworkshop.files import save
+from tfworkshop.problem import Problem
+from tfworkshop.report import command as report
+from tfworkshop.report import compare, profile, text, trace, verdict
+from tfworkshop.report.figures import ms
+from tfworkshop.report.profile import LABELS, Kernel, Operation, Profile, Retraced, Step, Steps
+from tfworkshop.stages import ROOT, STAGES
 
 GPU_PROFILE = ROOT.parent / "shared" / "data" / "gpu_multi_worker.xplane.pb"
 needs_gpu_profile = pytest.mark.skipif(
@@ -146,7 +146,7 @@ def test_the_terminal_view(profiled: Path, tmp_path: Path, capsys: pytest.Captur
 def test_a_pipe_that_closes_early(profiled: Path, tmp_path: Path) -> None:
     """`| head -n 1`: quiet, and the file is there all the same."""
     file = tmp_path / "report.json"
-    command = f"{sys.executable} -m tools report {profiled} --json {file} | head -n 1"
+    command = f"{sys.executable} -m tfworkshop report {profiled} --json {file} | head -n 1"
     ran = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
     assert ran.stdout.count("\n") == 1
     assert ran.stderr == ""
@@ -487,7 +487,7 @@ def test_an_unwritable_folder(profiled: Path, tmp_path: Path, monkeypatch) -> No
 
 def test_ctrl_c_is_quiet(profiled: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tools", "report", str(profiled)],
+        [sys.executable, "-m", "tfworkshop", "report", str(profiled)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -20,8 +20,8 @@ from test_report import (
 )
 from xspaces import Made, many_events
 
-from tools.problem import Problem
-from tools.report import (
+from tfworkshop.problem import Problem
+from tfworkshop.report import (
     command,
     compare,
     events,
@@ -37,9 +37,9 @@ from tools.report import (
     verdict,
     xspace,
 )
-from tools.report.intervals import NONE
-from tools.report.screenshots import SAMPLE
-from tools.stages import ROOT
+from tfworkshop.report.intervals import NONE
+from tfworkshop.report.screenshots import SAMPLE
+from tfworkshop.stages import ROOT
 
 TIMELINE = ROOT / "06_optimized" / "timeline_2_ranks.json.gz"
 

@@ -12,13 +12,13 @@ import pytest
 from browser import CHROMIUM, Browser
 from test_report import GPU_PROFILE, made_up, needs_gpu_profile, only_file
 
-from tools.report import command as report
-from tools.report import recording, trace, verdict, xspace
-from tools.report.figures import ms
-from tools.report.page import page as page_of
-from tools.report.page import stages
-from tools.report.profile import Kernel
-from tools.stages import ROOT
+from tfworkshop.report import command as report
+from tfworkshop.report import recording, trace, verdict, xspace
+from tfworkshop.report.figures import ms
+from tfworkshop.report.page import page as page_of
+from tfworkshop.report.page import stages
+from tfworkshop.report.profile import Kernel
+from tfworkshop.stages import ROOT
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium here: apt-get install chromium"

@@ -12,9 +12,9 @@ from matplotlib import image
 from PIL import Image
 
 from tests.test_ladder import workshop
-from tools.ladder import bench, results, table
-from tools.problem import Problem
-from tools.stages import ROOT, STAGES, Stage
+from tfworkshop.ladder import bench, results, table
+from tfworkshop.problem import Problem
+from tfworkshop.stages import ROOT, STAGES, Stage
 
 
 @pytest.mark.parametrize("path", results.readmes(), ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,4 +1,4 @@
-"""The formatter and the linter agree with the whole tree; imports of tools/ point one way."""
+"""The formatter and the linter agree with the whole tree; imports of tfworkshop/ point one way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.stages import ROOT
+from tfworkshop.stages import ROOT
 
 
 @pytest.mark.parametrize("words", [["check"], ["format", "--check"]], ids=["lint", "format"])
@@ -32,21 +32,21 @@ ARROWS = {
 
 
 def imported(path: Path) -> set[str]:
-    """The modules and packages right below tools/ that a module imports, anywhere in it."""
+    """The modules and packages right below tfworkshop/ that a module imports, anywhere in it."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module == "tools":
+        if isinstance(node, ast.ImportFrom) and node.module == "tfworkshop":
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tools."):
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tfworkshop."):
             names.add(node.module.split(".")[1])
         elif isinstance(node, ast.Import):
-            names |= {a.name.split(".")[1] for a in node.names if a.name.startswith("tools.")}
+            names |= {a.name.split(".")[1] for a in node.names if a.name.startswith("tfworkshop.")}
     return names
 
 
 def test_imports_of_tools_point_one_way() -> None:
-    """Command line -> subject -> shared; see tools/__init__.py."""
-    tools = ROOT / "tools"
+    """Command line -> subject -> shared; see tfworkshop/__init__.py."""
+    tools = ROOT / "tfworkshop"
     subjects = {path.parent.name for path in tools.glob("*/__init__.py")}
     assert subjects == set(ARROWS)
     for path in tools.glob("*.py"):

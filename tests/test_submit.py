@@ -25,9 +25,9 @@ import slurm
 from conftest import LOG_LINE, ROOT, files_in, read_results, stage_environment
 from test_results import copy as pages  # noqa: F401  a fixture
 
-from tools.ladder import results
-from tools.report import horovod_timeline
-from tools.stages import STAGES
+from tfworkshop.ladder import results
+from tfworkshop.report import horovod_timeline
+from tfworkshop.stages import STAGES
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -37,7 +37,7 @@ SCRIPTS = (*JOB_SCRIPTS, "common.sh", "one_rank.sh")
 
 def checkout(folder: Path) -> Path:
     """The workshop as a user has it, without results: jobs write into the folder they start in."""
-    for name in ("submit", "tools", *{stage.folder for stage in STAGES}):
+    for name in ("submit", "tfworkshop", *{stage.folder for stage in STAGES}):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "workshop", folder)
     return folder
@@ -715,7 +715,7 @@ def test_every_stage_by_number_and_by_folder(tmp_path: Path) -> None:
         ([], {}, "name a stage first, 00 to 06 or all, not ''"),
         (["7"], {}, "name a stage first, 00 to 06 or all, not '7'"),
         (["07"], {}, "no stage 07. The stages are 00 to 06"),
-        (["tools"], {}, "name a stage first, 00 to 06 or all, not 'tools'"),
+        (["tfworkshop"], {}, "name a stage first, 00 to 06 or all, not 'tools'"),
         (["02"], {"PROFILE": "1"}, "PROFILE=1 is for stages 04, 05 and 06"),
         (["02"], {"RANKS": "two"}, "RANKS=two: must be a number, the ranks on each node"),
         (["02"], {"CONTAINER": "/no/x.sif"}, "no image at /no/x.sif: build it (container/README"),
@@ -893,10 +893,10 @@ def test_everything_in_one_job(
         facts = {"ladder": str(results.quoted() / "ladder.json"), "stage": stage.name}
         text = STAND_IN.format(**facts, sample=str(ROOT / "04_tf_profiler" / "sample"))
         (repo / stage.folder / stage.file).write_text(text)
-    measured = repo / "tools" / "ladder" / "ceiling.py"
+    measured = repo / "tfworkshop" / "ladder" / "ceiling.py"
     text = measured.read_text().replace("json.dumps(multiply())", "json.dumps({'float32': 2e13})")
     measured.write_text(text)
-    (repo / "tools" / "ladder" / "keras_fit.py").unlink()  # bench cannot work, nor can the
+    (repo / "tfworkshop" / "ladder" / "keras_fit.py").unlink()  # bench cannot work, nor can the
     assert not (repo / "requirements.txt").exists()  # doctor, which compares with this
     (repo / "data").mkdir()
     (repo / "data" / "mnist.npz").symlink_to(mnist.resolve())

@@ -13,10 +13,10 @@ import pytest
 
 from tests.conftest import stage_environment
 from tests.readme import Readme
-from tools.report import command as report
-from tools.report import verdict
-from tools.report.profile import Profile
-from tools.stages import ROOT
+from tfworkshop.report import command as report
+from tfworkshop.report import verdict
+from tfworkshop.report.profile import Profile
+from tfworkshop.stages import ROOT
 
 PAGE = Readme("TAKE_HOME.md", (ROOT / "TAKE_HOME.md").read_text())
 STRANGERS = ROOT / "tests" / "strangers"

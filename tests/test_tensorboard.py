@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.conftest import stage_environment
-from tools.report.screenshots import FOLDER
+from tfworkshop.report.screenshots import FOLDER
 
 COMMAND = re.compile(r"^tensorboard (--logdir logs/off .*)$", re.M)
 

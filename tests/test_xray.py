@@ -11,8 +11,8 @@ import sys
 import pytest
 from conftest import stage_environment
 
-from tools.machine import TENSORFLOW_VERSION
-from tools.stages import ROOT, STAGES
+from tfworkshop.machine import TENSORFLOW_VERSION
+from tfworkshop.stages import ROOT, STAGES
 
 # Kernels, compiled calls and copies of a step, by stage, precision and XLA.
 BATCH = ["images", "labels"]  # a step's batch, out of tf.data
@@ -130,8 +130,8 @@ def plain(x):
 PROCESS = """\
 import contextlib, io, json, logging, signal, sys
 from pathlib import Path
-from tools.problem import Problem
-from tools.xray import command
+from tfworkshop.problem import Problem
+from tfworkshop.xray import command
 
 def state():
     signals = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
@@ -150,7 +150,7 @@ folder, before = Path(sys.argv[1]), state()
 runs = {"": run("")}
 runs |= {name: run(f"{folder}/own.py:{name}") for name in sys.argv[2].split()}
 runs |= {name: run(f"{folder}/{name}.py:f") for name in ("raises", "exits")}
-from tools.xray import predict
+from tfworkshop.xray import predict
 for path in sorted(folder.glob("mutants/*.py")):
     runs[path.stem] = list(predict.script(path, folder))
 import tensorflow as tf
@@ -316,7 +316,7 @@ def test_a_function_that_returns_nothing(runs: dict) -> None:
         ("missing", "own.py has no function missing"),
         ("raises", "raises.py cannot be imported: ModuleNotFoundError: No module named"),
         ("exits", "exits.py cannot be imported: SystemExit: no data"),
-        ("version", "of TensorFlow 2.17.1, this is 2.18.0: tools/xray/dump_registry.py"),
+        ("version", "of TensorFlow 2.17.1, this is 2.18.0: tfworkshop/xray/dump_registry.py"),
     ],
 )
 def test_a_problem_is_one_line(runs: dict, name: str, told: str) -> None:
@@ -343,13 +343,13 @@ def test_it_leaves_all_as_it_was(runs: dict) -> None:
     ],
 )
 def test_bad_words_are_told_at_once(words: list[str], status: int, told: str) -> None:
-    command = [sys.executable, "-m", "tools", "xray", *words]
+    command = [sys.executable, "-m", "tfworkshop", "xray", *words]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20)
     assert (process.returncode, process.stdout, process.stderr.strip()) == (status, "", told)
 
 
 def test_the_registry_is_of_the_pinned_tensorflow() -> None:
-    path = ROOT / "tools" / "xray" / "registry.json.gz"
+    path = ROOT / "tfworkshop" / "xray" / "registry.json.gz"
     registry = json.loads(gzip.decompress(path.read_bytes()))
     kinds = {kernel[0] for kernels in registry["kernels"].values() for kernel in kernels}
     assert registry["tensorflow"] == TENSORFLOW_VERSION

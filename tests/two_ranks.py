@@ -27,8 +27,8 @@ def ran(small: Path) -> Path:
     """The folder in which they ran: mystery_7, HEALTHY, stranger."""
     pytest.importorskip("horovod", reason="needs Horovod: ./workshop setup --horovod")
     from tests.conftest import stage_environment
-    from tools.mysteries.scripts import MYSTERIES, Mystery, made
-    from tools.stages import ROOT
+    from tfworkshop.mysteries.scripts import MYSTERIES, Mystery, made
+    from tfworkshop.stages import ROOT
 
     folder = Path(tempfile.mkdtemp(prefix="two_ranks_"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

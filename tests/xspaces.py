@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tools.report.wire import encoded
+from tfworkshop.report.wire import encoded
 
 
 class Made:

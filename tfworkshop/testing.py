@@ -1,0 +1,20 @@
+"""`./workshop test`: runs pytest on all cores, and passes on all options that are not its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from tfworkshop.stages import ROOT
+
+MOST_WORKERS = 4  # each holds TensorFlow: about 3 GB
+
+
+def run(quick: bool, rest: list[str]) -> int:
+    os.chdir(ROOT)
+    words = ["-m", "not slow"] if quick else []
+    if all(word.startswith("-") for word in rest):  # a file or a test needs no more processes
+        workers = min(MOST_WORKERS, os.cpu_count() or 1)
+        words += ["-n", str(workers), "--dist", "loadfile"]
+        words += ["--no-loadscope-reorder", "--durations", "10"]  # conftest.py has the order
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *words, *rest])
