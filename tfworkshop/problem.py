@@ -1,22 +1,21 @@
-"""The one exception that users see. Python 3.6 can read it: it is needed before all else."""
+"""The exception that users see as one line."""
+
+from __future__ import annotations
 
 
 class Problem(Exception):
     """Something the user can fix: shown as one clear line, never as a traceback."""
 
 
-def told(error):
-    """An exception as one would say it: the file and the reason, not the number of the error."""
+class UsageProblem(Problem):
+    """A mistake on the command line: ends with status 2, as argparse does."""
+
+
+def describe(error: BaseException) -> str:
+    """An exception as one short line: "FILE: reason" for an OSError, else its own text."""
     reason = getattr(error, "strerror", None)
-    if not reason:
-        return str(error) or type(error).__name__
-    return f"{error.filename}: {reason}" if error.filename else reason
-
-
-def reason_of(error):
-    """An exception as a short text without line breaks, for the middle of a sentence."""
-    inner = getattr(error, "reason", None)  # of a URLError
-    if isinstance(inner, Exception):
-        error = inner
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return " ".join(str(text).split())[:200]
+    filename = getattr(error, "filename", None)
+    if reason and filename:
+        return f"{filename}: {reason}"
+    text = reason or str(error) or type(error).__name__
+    return " ".join(text.split())

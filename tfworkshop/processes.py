@@ -1,57 +1,113 @@
-"""Programs that end with us, whatever ends us."""
+"""Child processes that never outlive this one. Standard library only: the doctor needs it."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import resource
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
 
-PATIENCE_S = 10.0  # to sum up, once asked to end
-PR_SET_PDEATHSIG = 1
-PRCTL = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
-RUNNING: set[subprocess.Popen[str]] = set()  # of all threads
+PATIENCE_S = 10.0  # how long a process may take to end after it was asked to
+PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def end_with_parent() -> None:
-    """In the child, before it becomes the program: the kernel ends it if we are killed."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    if PRCTL:
-        PRCTL(PR_SET_PDEATHSIG, signal.SIGTERM)
+@dataclass(frozen=True)
+class Finished:
+    """How a process ended, and all that it printed."""
+
+    status: int  # negative: the signal that ended it
+    stdout: str
+    stderr: str
+    timed_out: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Why it failed: the signal, or its last line on stderr."""
+        if self.status < 0:
+            return f"killed by {signal.Signals(-self.status).name}"
+        lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
+        return lines[-1] if lines else f"exit status {self.status}"
+
+
+def _end_with_parent() -> None:
+    """Runs in the child: the kernel ends it if this process is killed."""
+    if LIBC:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @contextlib.contextmanager
-def child(command: list[str], **options) -> Iterator[subprocess.Popen[str]]:
-    """A program that is over when the block is left, by whatever exception."""
-    options = {"text": True, "errors": "replace", "preexec_fn": end_with_parent, **options}
-    process = subprocess.Popen(command, **options)
-    RUNNING.add(process)
+def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A child process that is over when the block is left, with everything it has started.
+
+    It has a session of its own, so Ctrl+C reaches it only from here: SIGINT first, so that it can
+    sum up, SIGKILL if it does not end.
+    """
+    process = subprocess.Popen(
+        command,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        preexec_fn=_end_with_parent,
+        **{"stdin": subprocess.DEVNULL, **options},
+    )
     try:
         yield process
     finally:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if process.poll() is None:
-                process.send_signal(number)
-                # A second Ctrl+C or SIGTERM while it sums up: no more patience.
-                with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-                    process.wait(PATIENCE_S)
-        RUNNING.discard(process)
-        for pipe in (process.stdout, process.stderr):
-            if pipe:
-                pipe.close()
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            # A second Ctrl+C while it sums up: no more patience.
+            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                process.wait(PATIENCE_S)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)  # itself, and what it left running
+        process.wait()
 
 
-def end_all() -> None:
-    """Ask all to end: other threads wait for them, and signals reach only the first thread."""
-    for process in list(RUNNING):
-        process.terminate()
+def run(
+    command: Sequence[str],
+    *,
+    timeout: float | None = None,
+    on_stdout: Callable[[str], object] | None = None,
+    on_stderr: Callable[[str], object] | None = None,
+    **options: Any,
+) -> Finished:
+    """Run a command to its end, or for `timeout` seconds; the callbacks see each line at once."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    timed_out = False
+    with started(command, **{**pipes, **options}) as process:
+        readers = [_Reader(process.stdout, on_stdout), _Reader(process.stderr, on_stderr)]
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+    stdout, stderr = (reader.text() for reader in readers)
+    return Finished(process.returncode, stdout, stderr, timed_out)
 
 
-def output_of(command: list[str], **options) -> tuple[int, str, str]:
-    """Exit status, stdout and stderr of a program."""
-    with child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
-        out, err = process.communicate()
-    return process.returncode, out, err
+class _Reader:
+    """Collects what arrives on a pipe, in a thread of its own, so that no pipe is ever full."""
+
+    def __init__(self, pipe: IO[str] | None, on_line: Callable[[str], object] | None) -> None:
+        self.lines: list[str] = []
+        self.thread = threading.Thread(target=self._read, args=(pipe, on_line), daemon=True)
+        self.thread.start()
+
+    def _read(self, pipe: IO[str] | None, on_line: Callable[[str], object] | None) -> None:
+        if pipe is None:  # the caller sent it elsewhere
+            return
+        with pipe:
+            for line in pipe:
+                self.lines.append(line)
+                if on_line:
+                    on_line(line.rstrip("\n"))
+
+    def text(self) -> str:
+        self.thread.join(PATIENCE_S)
+        return "".join(self.lines)
