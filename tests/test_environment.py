@@ -215,6 +215,7 @@ def stalled(machine: Machine) -> Iterator[threading.Event]:
             if "/late-" in self.path:
                 reached.set()
                 over.wait(60)
+                return
             super().do_GET()
 
         def log_message(self, *_: object) -> None:

@@ -24,7 +24,7 @@ guarded() {
 put_back() {
     if [ -n "$child" ]; then
         kill "$child" 2>/dev/null || true
-        wait "$child" || true
+        wait "$child" 2>/dev/null || true
     fi
     if [ ! -e "$stamp" ] && [ -e "$stamp.part" ]; then
         rm -rf "$venv"
