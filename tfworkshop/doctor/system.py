@@ -47,8 +47,8 @@ def check_mnist() -> Finding:
     fix = f"{command} (needs a network)"
     if not path.exists():
         return fail("mnist", f"there is no {path}", fix)
-    if not installed("numpy"):
-        return ok("mnist", f"{path} exists; it was not verified, which needs NumPy")
+    if not installed("numpy") or not installed("msgspec"):
+        return ok("mnist", f"{path} exists; it was not verified: that needs the environment")
     from tfworkshop import data
 
     try:
