@@ -164,14 +164,15 @@ def test_of_many_ranks_the_others_print_only_failures(tmp_path, mnist) -> None:
 
 
 def test_packages_that_differ_or_are_missing(tmp_path, monkeypatch) -> None:
+    assert environment.pins()["numpy"] and "line-profiler" in environment.pins()
+    pins = {name: environment.installed(name) for name in ("numpy", "rich", "tensorflow")}
+    monkeypatch.setattr(environment, "pins", lambda: pins)
     assert environment.check_packages().status == "ok"
     monkeypatch.syspath_prepend(write_package(tmp_path, "rich", version="1.0"))
     different = environment.check_packages()
-    pin = environment.pins()["rich"]
-    assert (different.status, different.what) == ("warn", f"rich is 1.0, not {pin}")
+    assert (different.status, different.what) == ("warn", f"rich is 1.0, not {pins['rich']}")
     assert different.fix == "./workshop setup"
-    pins = {**environment.pins(), "not-installed": "1.0"}
-    monkeypatch.setattr(environment, "pins", lambda: pins)
+    pins["not-installed"] = "1.0"
     missing = environment.check_packages()
     assert missing.status == "fail" and missing.what.startswith("not-installed is missing, rich")
 
