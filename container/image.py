@@ -18,6 +18,7 @@ from packaging.requirements import Requirement  # TensorFlow needs it, so it is 
 
 from tfworkshop import processes
 from tfworkshop.doctor import environment, separate_process
+from tfworkshop.doctor.command import has_failure
 from tfworkshop.doctor.finding import Finding, as_text, fail, ok
 from tfworkshop.stages import ROOT
 
@@ -67,6 +68,8 @@ def check_build(version: str) -> Finding:
 
 def check_ranks() -> Finding:
     """What many GPUs need: Horovod with MPI and NCCL, and Open MPI's mpirun."""
+    if not environment.installed("horovod"):
+        return fail("ranks", "Horovod is missing", FIX)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import horovod.tensorflow as hvd
 
@@ -101,12 +104,12 @@ def check() -> int:
     ]
     with separate_process.start(checks) as process:
         findings += separate_process.collect(checks, process)
-    if not any(finding.check == "horovod" and finding.status == "fail" for finding in findings):
+    if not has_failure(findings[-1:]):  # Horovod can be imported
         findings.append(check_ranks())
     findings.append(check_training())
     for finding in findings:
         print(as_text(finding))
-    return 1 if any(finding.status == "fail" for finding in findings) else 0
+    return 1 if has_failure(findings) else 0
 
 
 if __name__ == "__main__":
