@@ -140,7 +140,7 @@ def average(tensors):
     """Horovod: exchange one tensor that holds them all: no copies into Horovod's buffer and out."""
     flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
     sizes = [tensor.shape.num_elements() for tensor in tensors]
-    averaged = hvd.allreduce(tf.concat(flat, axis=0))
+    averaged = hvd.allreduce(tf.concat(flat, axis=0))  # Horovod: one exchange for all
     pieces = tf.split(averaged, sizes)
     return [tf.reshape(piece, tensor.shape) for piece, tensor in zip(pieces, tensors)]
 
@@ -159,9 +159,9 @@ def profile_folder(args):
     """Where this process records its profile; None if it records none."""
     if args.logdir is None:
         return None
-    if hvd.rank() == 0:
+    if hvd.rank() == 0:  # Horovod: its profile is enough, unless ranks differ
         return args.logdir
-    if args.profile_ranks == "all":  # Horovod: rank 0 alone is enough, unless ranks differ
+    if args.profile_ranks == "all":  # Horovod: each rank into a folder of its own
         return args.logdir / str(hvd.rank())
     return None
 
