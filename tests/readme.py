@@ -9,8 +9,7 @@ shows. An HTML comment right under a block says otherwise:
 <!-- not compared by tests: WHY -->         output from elsewhere
 <!-- output of: COMMAND -->                 printed by a command that only the tests type
 
-A block of commands is typed where the one above it ended, or in the top folder where the paragraph
-above it says "top folder".
+A page is typed from the top folder on; a block of commands where the one above it ended.
 """
 
 from __future__ import annotations
@@ -39,11 +38,10 @@ MARKS = {
 
 @dataclass
 class Block:
-    """A fenced block, the paragraph above it and the marks under it."""
+    """A fenced block, and the marks under it."""
 
     language: str
     text: str
-    above: str
     marks: list[tuple[str, re.Match[str]]] = field(default_factory=list)
 
     @property
@@ -80,18 +78,18 @@ class Readme:
         self.images: list[str] = []
         self.spans: list[str] = []
         self.anchors: set[str] = set()
-        paragraph = ""
+        under_block = False
         in_heading = False
         for token in MARKDOWN.parse(text):
             if token.type == "fence":
-                self.blocks.append(Block(token.info, token.content.rstrip("\n"), paragraph))
-                paragraph = ""
+                self.blocks.append(Block(token.info, token.content.rstrip("\n")))
+                under_block = True
             elif token.type == "html_block":
                 self.spans += re.findall(r"<code>([^<]+)</code>", token.content)
-                if self.blocks and not paragraph:
+                if under_block:
                     self._add_marks(self.blocks[-1], token.content)
             elif token.type == "inline":
-                paragraph = token.content
+                under_block = False
                 children = token.children or []
                 self._add_inline(children)
                 if in_heading:
@@ -175,8 +173,6 @@ class Walk:
         state.write_text(at_the_top)
         typed = []
         for block in page.blocks:
-            if "top folder" in block.above and block.commands:
-                state.write_text(state.read_text() + at_the_top)
             before = folder_in(state)
             for command in filter(block.is_typed, block.commands):
                 typed.append(self._type(command, state))
