@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -24,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 from tfworkshop import processes
 
@@ -66,6 +66,12 @@ class Block:
         return not self.marked("not run") and not command.startswith(tuple(elsewhere))
 
 
+def marks_in(html: str) -> list[tuple[str, re.Match[str]]]:
+    comments = re.findall(r"<!-- (.*?) -->", html)
+    matches = [(kind, form.fullmatch(text)) for text in comments for kind, form in MARKS.items()]
+    return [(kind, match) for kind, match in matches if match]
+
+
 class Readme:
     """One Markdown page: its blocks, links, code spans and the anchors of its headings."""
 
@@ -74,7 +80,7 @@ class Readme:
         self.folder = Path(name).parent
         self.text = text
         self.blocks: list[Block] = []
-        self.links: list[str] = []  # pictures included
+        self.links: list[str] = []
         self.images: list[str] = []
         self.spans: list[str] = []
         self.anchors: set[str] = set()
@@ -87,37 +93,23 @@ class Readme:
             elif token.type == "html_block":
                 self.spans += re.findall(r"<code>([^<]+)</code>", token.content)
                 if under_block:
-                    self._add_marks(self.blocks[-1], token.content)
+                    self.blocks[-1].marks += marks_in(token.content)
             elif token.type == "inline":
                 under_block = False
-                children = token.children or []
-                self._add_inline(children)
-                if in_heading:
-                    self._add_anchor("".join(child.content for child in children))
+                self._add_inline(token.children or [], in_heading)
             in_heading = token.type == "heading_open"
 
-    def _add_marks(self, block: Block, html: str) -> None:
-        for comment in re.findall(r"<!-- (.*?) -->", html):
-            for kind, form in MARKS.items():
-                if match := form.fullmatch(comment):
-                    block.marks.append((kind, match))
-
-    def _add_inline(self, children: list) -> None:
+    def _add_inline(self, children: list[Token], in_heading: bool) -> None:
         for child in children:
             if child.type == "code_inline":
                 self.spans.append(" ".join(child.content.split()))
             elif child.type == "link_open":
-                self.links.append(child.attrs["href"])
+                self.links.append(str(child.attrs["href"]))
             elif child.type == "image":
-                self.links.append(child.attrs["src"])
-                self.images.append(child.attrs["src"])
-
-    def _add_anchor(self, title: str) -> None:
-        """As GitHub makes it; a second heading of the same name gets -1."""
-        slug = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
-        if slug in self.anchors:
-            slug = f"{slug}-1"
-        self.anchors.add(slug)
+                self.images.append(str(child.attrs["src"]))
+        if in_heading:  # its anchor, as GitHub makes it
+            title = "".join(child.content for child in children).lower()
+            self.anchors.add(re.sub(r"[^\w\- ]", "", title).replace(" ", "-"))
 
     @property
     def commands(self) -> list[str]:
@@ -148,28 +140,21 @@ exit $status
 """
 
 
+@dataclass
 class Walk:
     """Types the commands of pages in one folder; a command that several pages have, once."""
 
-    def __init__(
-        self,
-        top: Path,
-        env: dict[str, str],
-        shorten: Callable[[str], str] = str,
-        seconds: float = 600,
-    ) -> None:
-        self.top = top
-        self.env = env
-        self.shorten = shorten
-        self.seconds = seconds
-        self.states = Path(tempfile.mkdtemp(prefix="walk-", dir=top.parent))
-        self.lock = threading.Lock()
-        self.done: dict[tuple[str, str], Future[tuple[int, str]]] = {}
+    top: Path
+    env: dict[str, str]
+    shorten: Callable[[str], str] = str
+    seconds: float = 600
+    done: dict[tuple[str, str], Future[tuple[int, str]]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def walk(self, page: Readme) -> list[Typed]:
         """Type a page from its first block to its last, as a reader would."""
         at_the_top = f"cd {shlex.quote(str(self.top))}\n"
-        state = self.states / page.name.replace("/", "-")
+        state = self.top.parent / page.name.replace("/", "-")
         state.write_text(at_the_top)
         typed = []
         for block in page.blocks:
@@ -205,7 +190,7 @@ class Walk:
             cwd=self.top,
             env={**self.env, "STATE": str(state)},
         )
-        output = ended.stdout + ended.stderr
+        output = (ended.stdout + ended.stderr).replace(str(self.top), "/home/me/workshop")
         if ended.timed_out:
             output += f"\nended after {self.seconds} s"
         return ended.status, output
