@@ -212,7 +212,8 @@ FIGURE = re.compile(rf"{NUMBER}(?: {UNIT})?|-")
 VARIES = [
     (re.compile(r"\x1b\[[\d;]*[A-Za-z]"), ""),
     (re.compile(r"(\.py):\d+"), r"\1"),
-    (re.compile(r"^((?:\[[\d,]+\]<stdout>:)?(?:device|precision|xla) +).*"), r"\1*"),
+    (re.compile(r"^\[[\d,]+\]<stdout>:"), "rank: "),
+    (re.compile(r"^((?:rank: )?(?:device|precision|xla) +).*"), r"\1*"),
     (re.compile(r"\d{4}(_\d\d){5}, .*"), "time, machine"),
     (re.compile(r"#{5,}[.I]*"), "bar"),
     (re.compile(rf"(?<![\w.]){NUMBER} {UNIT}(?!\w)"), "0 unit"),

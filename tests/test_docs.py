@@ -270,7 +270,7 @@ def shorten(command: str) -> str:
 @pytest.fixture(scope="module")
 def copy(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What git has, in a folder of its own, with this environment and a small MNIST."""
-    if not (Path(sys.prefix) / "workshop.json").exists():
+    if not (Path(sys.prefix) / "workshop.txt").exists():
         pytest.skip("the pages are walked in the environment that ./workshop makes")
     pytest.importorskip("horovod", reason="needs Horovod: ./workshop setup --horovod")
     top = tmp_path_factory.mktemp("walk") / "workshop"
