@@ -333,6 +333,7 @@ def check_output(page: Readme, typed: list[Typed]) -> list[str]:
 
 
 @every_page
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_commands_work_and_print_what_is_shown(name: str, walks: Walks) -> None:
     typed = walks[name].result()
@@ -407,6 +408,7 @@ def output_of(walks: Walks, page: str, start: str) -> str:
     return next(one.output for one in walks[page].result() if one.command.startswith(start))
 
 
+@pytest.mark.slow
 def test_git_ignores_what_a_reader_makes(walks: Walks, copy: Path) -> None:
     for walk in walks.values():
         walk.result()
@@ -419,6 +421,7 @@ def test_git_ignores_what_a_reader_makes(walks: Walks, copy: Path) -> None:
     assert {name for name in new if not name.startswith(kept)} - set(FILES) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "lowest", "highest"),
     [("train_MNIST.py", 0.35, 1.0), ("train_MNIST_iofix.py", 0.0, 0.25)],
