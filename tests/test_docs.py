@@ -247,6 +247,7 @@ def test_a_broken_page_is_noticed(check: Check, old: str, new: str) -> None:
 
 # What is typed in the place of a command that takes long.
 SHORTER = [
+    (r"--steps \d{3,}|--steps [3-9]\d", "--steps 24"),  # warm-up and the recorded steps
     (r"(workshop test)$", r"\1 --collect-only -q tests/test_style.py"),  # not from inside itself
     (r"(workshop run)\b.*", r"\1 --steps 20"),  # two calls of ten
     (r"(workshop bench)\b.*", r"\1 --batch-size 64 --repeats 1 --steps 20"),
@@ -257,7 +258,6 @@ SHORTER = [
     (r"--steps \d+ (--precision mixed)", r"--steps 12 --batch-size 8 \1"),  # slow without units
     # All of MNIST: reading it must be what takes longest.
     (r"^(kernprof -l train_MNIST\.py --steps) \d+", r"MNIST_NPZ=$WHOLE_MNIST \1 12"),
-    (r"--steps \d{3,}|--steps [3-9]\d", "--steps 24"),  # warm-up and the recorded steps
 ]
 
 
@@ -269,19 +269,17 @@ def shorten(command: str) -> str:
 
 @pytest.fixture(scope="module")
 def copy(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What git has, in a folder of its own, with this environment and a small MNIST."""
-    if not (Path(sys.prefix) / "workshop.txt").exists():
-        pytest.skip("the pages are walked in the environment that ./workshop makes")
+    """What git has, in a folder of its own, with a small MNIST and an environment to activate."""
     pytest.importorskip("horovod", reason="needs Horovod: ./workshop setup --horovod")
     top = tmp_path_factory.mktemp("walk") / "workshop"
     for name in FILES:
         (top / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, top / name)
-    (top / ".venv" / "bin").mkdir(parents=True)
-    here = Path(sys.prefix).resolve()
-    for path in [*here.iterdir(), *(here / "bin").iterdir()]:
-        if path.name not in ("bin", "python", "python3"):  # the walk has a python of its own
-            (top / ".venv" / path.relative_to(here)).symlink_to(path)
+    programs = top / ".venv" / "bin"  # warm.started() adds python
+    programs.mkdir(parents=True)
+    for name in ("kernprof", "horovodrun", "tensorboard"):
+        (programs / name).symlink_to(Path(sys.prefix) / "bin" / name)
+    (programs / "activate").write_text(f"export PATH={programs}:$PATH\n")
     (top / "data").mkdir()
     (top / "data" / "mnist.npz").symlink_to(small)
     source = (top / "tfworkshop" / "data.py").read_text()
@@ -300,11 +298,11 @@ def copy(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def walks(copy: Path, mnist: Path, request: pytest.FixtureRequest) -> Iterator[Walks]:
     """The pages that the selected tests ask for, walked from top to bottom, two at a time."""
-    path = f"{copy}/.venv/bin:{os.environ['PATH']}"
-    env = stage_environment(PATH=path, WHOLE_MNIST=str(mnist))
+    env = stage_environment(PATH=f"{copy}/.venv/bin:{os.environ['PATH']}", WHOLE_MNIST=str(mnist))
     ours = [name for name in env if name.startswith("WORKSHOP_") and name != "WORKSHOP_CACHE"]
     for name in [*ours, "PYTHONPATH", "VIRTUAL_ENV"]:
         env.pop(name, None)
+    env["WORKSHOP_PYTHON_ENV"] = "system"  # ./workshop uses the python above and installs nothing
     walk = Walk(copy, env, shorten)
     asked = [item for item in request.session.items if "walks" in item.fixturenames]
     names = {item.callspec.params.get("name") for item in asked if hasattr(item, "callspec")}
