@@ -33,9 +33,7 @@ def measure(
                 continue
             speed = train(alternative)
             alternative.repeats.append(speed)
-            console.print(
-                f"  {repeat + 1}/{repeats}  {alternative.name:<42} {number(speed)} img/s"
-            )
+            console.print(f"  {repeat + 1}/{repeats}  {alternative.name:<42} {number(speed)} img/s")
 
 
 def train_stage(job: launch.Job, folder: Path) -> float:

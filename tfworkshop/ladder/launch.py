@@ -116,10 +116,8 @@ def switches_for(job: Job) -> str:
     return switches
 
 
-def train(
-    job: Job, folder: Path, on_step: Callable[[int, float], object] = lambda steps, speed: None
-) -> Row:
-    """Run a stage to its end; `on_step` gets the number of steps done and the speed now.
+def train(job: Job, folder: Path, on_step: Callable[[float], object] = lambda speed: None) -> Row:
+    """Run a stage to its end; `on_step` gets the speed of each step as soon as it is logged.
 
     After Ctrl+C, the stage still sums up: then its row says `interrupted`.
     """
@@ -132,7 +130,7 @@ def train(
         step = LOG_LINE.search(line)
         if step:
             log.append(line)
-            on_step(len(log), float(step[1]))
+            on_step(float(step[1]))
 
     interrupted = False
     try:
@@ -152,7 +150,7 @@ def train(
         lines=lines_changed(job.stage),
         log=log[-3:],
     )
-    row.interrupted |= interrupted
+    row.interrupted = row.interrupted or interrupted
     if job.stage.chooses:
         row.tried = choose(job.stage, job.batch_size)
     return row

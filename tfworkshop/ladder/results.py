@@ -26,8 +26,9 @@ CHART = ROOT / "docs" / "images" / "ladder_cpu.png"
 MARK = re.compile(r"(<!--= ([^>]*?) -->)(.*?)(<!--/=-->)", re.S)
 SPEED_LINE = re.compile(r"^Speed: .*$", re.M)  # in a script's docstring
 # What a page shows of a stage's summary, in the order in which the stage prints it.
-SUMMARY = ["batch_size", "data", "precision", "xla", "steps_per_call", "test_accuracy", "device"]
-SUMMARY += ["warmup_steps", "steps_timed", "compile_s", "step_ms_median", "img_per_s", "final_loss"]
+SUMMARY = ["batch_size", "data", "precision", "xla", "steps_per_call", "device", "warmup_steps"]
+SUMMARY += ["steps_timed", "compile_s", "step_ms_median", "img_per_s", "final_loss"]
+SUMMARY += ["test_accuracy"]
 
 
 # --- the figures ---
@@ -213,7 +214,10 @@ def run(keep: str | None, write: bool) -> int:
     if write:
         paths += write_figures()
     if not paths:
-        table.show(read_ladder(results_folder()), console)
+        folder = results_folder()
+        if not (folder / "ladder.json").exists():
+            raise Problem(f"there is no run in {display_path(folder)} yet: ./workshop run")
+        table.show(read_ladder(folder), console)
     for path in paths:
         console.print(f"wrote {display_path(path)}")
     return 0

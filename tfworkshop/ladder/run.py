@@ -7,11 +7,10 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TimeElapsedColumn, TimeRemainingColumn
 
 from tfworkshop import data, processes, terminal
 from tfworkshop.files import display_path, measuring, results_folder
@@ -53,8 +52,7 @@ def climb(jobs: list[Job], repeats: int = 1) -> int:
         outcomes: list[Row | Failure] = []
         ceilings = [ceiling.measure()]
         try:
-            for outcome in train_all(jobs * repeats, folder, console):
-                outcomes.append(outcome)
+            train_all(jobs * repeats, folder, console, outcomes)
             ceilings.append(ceiling.measure())
         except KeyboardInterrupt:
             if not outcomes:
@@ -65,47 +63,64 @@ def climb(jobs: list[Job], repeats: int = 1) -> int:
             status = 1
         if status != 0:
             destination = destination / UNFINISHED
-        table.write(ladder, folder)
+        if ladder.rows:
+            table.write(ladder, folder)
         move_files(folder, destination)
-    table.show(ladder, console)
-    for ending in ("json", "md", "png"):
-        console.print(f"wrote {display_path(destination / f'ladder.{ending}')}")
+    if ladder.rows:
+        table.show(ladder, console)
+        for ending in ("json", "md", "png"):
+            console.print(f"wrote {display_path(destination / f'ladder.{ending}')}")
     for failure in ladder.failed:
         log = display_path(destination / f"{failure.stage}.err")
         print(f"workshop: {failure.reason} (see {log})", file=sys.stderr)
     return status
 
 
-def train_all(jobs: list[Job], folder: Path, console: Console) -> Iterator[Row | Failure]:
+def train_all(
+    jobs: list[Job], folder: Path, console: Console, outcomes: list[Row | Failure]
+) -> None:
     """Train the stages in turn; a progress bar on a terminal, plain lines elsewhere."""
-    columns = ["{task.description}", BarColumn(), "{task.fields[speed]}"]
-    columns += [TimeElapsedColumn(), "left", TimeRemainingColumn()]
-    costs = [START_COST + job.steps * job.stage.step_cost for job in jobs]
+    progress = Progress(
+        "{task.description}",
+        BarColumn(),
+        "{task.fields[speed]}",
+        TimeElapsedColumn(),
+        "left",
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    bar = progress.add_task("", total=sum(cost(job) for job in jobs), speed="")
     completed = 0.0
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("", total=sum(costs), speed="")
-        for job, cost in zip(jobs, costs):
-
-            def on_step(steps: int, speed: float, job: Job = job, before: float = completed) -> None:
-                now = before + START_COST + steps * job.stage.step_cost
-                progress.update(bar, completed=now, speed=f"{speed:8,.0f} img/s")
-
+    with progress:
+        for job in jobs:
             progress.update(bar, description=f"{job.stage.name:<20}", speed="   starting  ")
-            start = time.monotonic()
-            outcome: Row | Failure
-            try:
-                outcome = launch.train(job, folder, on_step)
-                text = f"{job.stage.name:<20} {terminal.number(outcome.img_per_s)} img/s"
-            except StageFailed as failure:
-                outcome = Failure(job.stage.name, str(failure))
-                text = f"FAILED: {failure}"
-            seconds = time.monotonic() - start
-            console.print(f"{text}  ({seconds:.0f} s)")
-            completed += cost
+            outcome = train_one(job, folder, progress, bar)
+            outcomes.append(outcome)
+            completed += cost(job)
             progress.update(bar, completed=completed)
-            yield outcome
             if isinstance(outcome, Row) and outcome.interrupted:
                 raise KeyboardInterrupt
+
+
+def cost(job: Job) -> float:
+    return START_COST + job.steps * job.stage.step_cost
+
+
+def train_one(job: Job, folder: Path, progress: Progress, bar: TaskID) -> Row | Failure:
+    def on_step(speed: float) -> None:
+        progress.update(bar, advance=job.stage.step_cost, speed=f"{speed:8,.0f} img/s")
+
+    outcome: Row | Failure
+    start = time.monotonic()
+    try:
+        outcome = launch.train(job, folder, on_step)
+        text = f"{job.stage.name:<20} {terminal.number(outcome.img_per_s)} img/s"
+    except StageFailed as failure:
+        outcome = Failure(job.stage.name, str(failure))
+        text = str(failure)
+    progress.console.print(f"{text}  ({time.monotonic() - start:.0f} s)")
+    return outcome
 
 
 def summarize(outcomes: list[Row | Failure], peaks: dict[str, float], steps: int) -> Ladder:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tfworkshop.files import read_record, save, save_record, save_text
-from tfworkshop.results import Failure, Ladder, Row
+from tfworkshop.results import Ladder, Row
 from tfworkshop.stages import FLOP_PER_IMAGE, ROOT, STAGES
 from tfworkshop.terminal import as_markdown, number, on_terminal, ratio, spread
 
@@ -28,7 +28,7 @@ def predicted_kernels() -> dict[str, str]:
     for stage in STAGES:
         own = [case for case in cases if case["stage"] == stage.folder]
         own = [case for case in own if case["script"] == stage.file]
-        case = max(own, key=lambda case: (case["precision"] == "mixed_bfloat16", case["xla"] == "on"))
+        case = max(own, key=lambda c: (c["precision"] == "mixed_bfloat16", c["xla"] == "on"))
         text = str(case["kernels"] or "-")  # none is predicted for an eager step
         if case["compiled_calls"]:
             text += f"+{case['compiled_calls']}"
@@ -46,26 +46,18 @@ def share_of_ceiling(row: Row, ceiling: dict[str, float]) -> float | None:
     return row.img_per_s * FLOP_PER_IMAGE / (peak * devices)
 
 
-def in_order(ladder: Ladder) -> list[Row | Failure]:
-    return sorted([*ladder.rows, *ladder.failed], key=lambda row: row.stage)
-
-
 def header(ladder: Ladder) -> list[str]:
-    first = in_order(ladder)[0].stage[:2]
+    first = ladder.rows[0].stage[:2]
     titles = ["stage", CHANGE, "lines", "ms/step", "img/s", "x prev.", f"x {first}"]
     return [*titles, "% peak", "accuracy", "kernels, predicted"]
 
 
 def cells(ladder: Ladder) -> list[list[str]]:
     """The columns that the header names, for each stage."""
-    rows = in_order(ladder)
-    speeds = [row.img_per_s if isinstance(row, Row) else None for row in rows]
+    speeds = [row.img_per_s for row in ladder.rows]
     kernels = predicted_kernels()
     table = []
-    for i, row in enumerate(rows):
-        if isinstance(row, Failure):
-            table.append([row.stage, "FAILED", *["-"] * 8])
-            continue
+    for i, row in enumerate(ladder.rows):
         share = share_of_ceiling(row, ladder.ceiling)
         table.append(
             [
@@ -90,8 +82,6 @@ def hardware(ladder: Ladder) -> str:
 
 def provenance(ladder: Ladder) -> str:
     """What was measured, and on what: stands under every table."""
-    if not ladder.rows:
-        return ""
     row = ladder.rows[0]
     parts = [hardware(ladder)]
     parts.append("real MNIST" if row.data == "mnist" else "SYNTHETIC DATA, not MNIST")
@@ -115,7 +105,8 @@ def fitting_table(ladder: Ladder, console: Console) -> Table:
     rows = cells(ladder)
     droppable = ["kernels, predicted", CHANGE, "lines", "% peak"]
     table = on_terminal(titles, rows, words=[CHANGE])
-    while droppable and console.measure(table).maximum > console.width:
+    unlimited = console.options.update(width=1000)
+    while droppable and console.measure(table, options=unlimited).maximum > console.width:
         column = titles.index(droppable.pop(0))
         del titles[column]
         for row in rows:
@@ -127,12 +118,12 @@ def fitting_table(ladder: Ladder, console: Console) -> Table:
 def show(ladder: Ladder, console: Console) -> None:
     """The table, a bar for each stage, and what was measured."""
     console.print(fitting_table(ladder, console))
-    fastest = max((row.img_per_s or 0 for row in ladder.rows), default=0)
-    for row in in_order(ladder):
-        if isinstance(row, Failure):
-            console.print(f"{row.stage:<20} failed", style="red")
-            continue
-        bar = "█" * round(BAR_WIDTH * (row.img_per_s or 0) / fastest) if fastest else ""
+    fastest = max(row.img_per_s or 0 for row in ladder.rows)
+    widest = min(BAR_WIDTH, console.width - 50)
+    for row in ladder.rows:
+        bar = ""
+        if row.img_per_s:
+            bar = "█" * round(widest * row.img_per_s / fastest)
         console.print(f"{row.stage:<20} {bar} {speed_and_spread(row)}")
     console.print(f"\n{provenance(ladder)}\n")
 
@@ -148,9 +139,8 @@ def markdown(ladder: Ladder) -> str:
     """The table for a page: there is room for the spread of the repeats."""
     titles = header(ladder)
     table = cells(ladder)
-    for row, line in zip(in_order(ladder), table):
-        if isinstance(row, Row):
-            line[titles.index("img/s")] = speed_and_spread(row)
+    for row, line in zip(ladder.rows, table):
+        line[titles.index("img/s")] = speed_and_spread(row)
     return f"{as_markdown(titles, table, left=2)}\n\n{provenance(ladder)}\n"
 
 
@@ -178,8 +168,7 @@ def draw(ladder: Ladder, path: Path) -> None:
     if any(row.data != "mnist" for row in ladder.rows):
         title += " (SYNTHETIC data)"
     figure.suptitle(title, x=0.02, ha="left")
-    if ladder.rows:
-        axes.set_title(hardware(ladder), fontsize=9, loc="left", color="#555555")
+    axes.set_title(hardware(ladder), fontsize=9, loc="left", color="#555555")
     metadata = {"Description": fingerprint(ladder)}
     save(path, lambda part: figure.savefig(part, dpi=140, format="png", metadata=metadata))
 
