@@ -197,7 +197,7 @@ def test_results_shows_the_last_run(copy: Path, capsys) -> None:
         results.run(keep=None, write=False)
     shutil.copy(results.quoted_folder() / "ladder.json", copy / "results")
     assert results.run(keep=None, write=False) == 0
-    assert re.search(r"^ 06_optimized .* 1,057 ", capsys.readouterr().out, re.M)
+    assert re.search(r"^06_optimized .* 1,057 ", capsys.readouterr().out, re.M)
     (copy / "results" / "ladder.json").write_text('{"rows": []}')
     with pytest.raises(Problem, match=r"ladder\.json"):
         results.run(keep=None, write=False)

@@ -51,12 +51,14 @@ def as_markdown(titles: list[str], rows: list[list[str]], left: int = 1) -> str:
     return "\n".join([header, rule, *lines])
 
 
-def on_terminal(titles: list[str], rows: list[list[str]], words: Sequence[str] = ()) -> Table:
-    """A table for a terminal: the first column and those named in `words` hold words."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+def print_table(
+    console: Console, titles: list[str], rows: list[list[str]], words: Sequence[str] = ()
+) -> None:
+    """A table on the terminal: the first column and those named in `words` hold words."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for i, title in enumerate(titles):
         is_words = i == 0 or title in words
         table.add_column(title, justify="left" if is_words else "right", no_wrap=True)
     for row in rows:
         table.add_row(*[Text(cell) for cell in row])
-    return table
+    console.print("", table, "", sep="\n")

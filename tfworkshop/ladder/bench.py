@@ -12,7 +12,7 @@ from tfworkshop.ladder.keras_fit import VARIANTS
 from tfworkshop.machine import has_nvidia_gpu
 from tfworkshop.results import Bench, Measured
 from tfworkshop.stages import ROOT, STAGES, choose
-from tfworkshop.terminal import as_markdown, number, on_terminal, ratio, spread
+from tfworkshop.terminal import as_markdown, number, print_table, ratio, spread
 
 FIT = "model.fit, "  # how the names of Keras's variants begin
 HEADER = ["way to train", "img/s", "spread", "06 is"]
@@ -40,7 +40,7 @@ def run_one(batch_size: int, repeats: int, steps: int) -> None:
     bench = Bench(batch_size, steps, kind, rows)
     path = results_folder() / f"bench_{batch_size}.json"
     save_record(path, bench)
-    console.print(on_terminal(HEADER, cells(bench)))
+    print_table(console, HEADER, cells(bench))
     console.print(f"{verdict(bench)}\n\nwrote {display_path(path)}")
 
 

@@ -15,7 +15,7 @@ from tfworkshop.ladder.launch import Job
 from tfworkshop.machine import cores, has_nvidia_gpu
 from tfworkshop.results import Scale, ScalePoint, read_results
 from tfworkshop.stages import Stage, choose
-from tfworkshop.terminal import as_markdown, number, on_terminal, spread
+from tfworkshop.terminal import as_markdown, number, print_table, spread
 
 HEADER = ["ranks", "img/s", "spread", "img/s per rank", "efficiency"]
 
@@ -33,7 +33,7 @@ def run(stage: str, ranks: list[int], repeats: int, steps: int, batch_size: int)
     save_record(path, scale)
     draw(scale, chart)
     console = terminal.console()
-    console.print(on_terminal(HEADER, cells(scale)))
+    print_table(console, HEADER, cells(scale))
     console.print(f"{verdict(scale)}\nwrote {display_path(path)}\nwrote {display_path(chart)}")
     return 0
 

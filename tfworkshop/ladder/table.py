@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.table import Table
 
 from tfworkshop.files import read_record, save, save_record, save_text
 from tfworkshop.results import Ladder, Row
 from tfworkshop.stages import FLOP_PER_IMAGE, ROOT, STAGES
-from tfworkshop.terminal import as_markdown, number, on_terminal, ratio, spread
+from tfworkshop.terminal import as_markdown, number, print_table, ratio, spread
 
-CHANGE = "the one change"  # the title of a column
 BAR_WIDTH = 48
+WIDE = 130  # columns that the whole table takes on a terminal
+ONLY_IF_WIDE = ["the one change", "kernels, predicted"]
 PREDICTIONS = ROOT / "docs" / "measured" / "xray.json"
 
 
@@ -48,7 +48,7 @@ def share_of_ceiling(row: Row, ceiling: dict[str, float]) -> float | None:
 
 def header(ladder: Ladder) -> list[str]:
     first = ladder.rows[0].stage[:2]
-    titles = ["stage", CHANGE, "lines", "ms/step", "img/s", "x prev.", f"x {first}"]
+    titles = ["stage", "the one change", "lines", "ms/step", "img/s", "x prev.", f"x {first}"]
     return [*titles, "% peak", "accuracy", "kernels, predicted"]
 
 
@@ -99,25 +99,15 @@ def provenance(ladder: Ladder) -> str:
     return "; ".join(parts)
 
 
-def fitting_table(ladder: Ladder, console: Console) -> Table:
-    """The table without some of its columns if the terminal is too narrow for all of them."""
-    titles = header(ladder)
-    rows = cells(ladder)
-    droppable = ["kernels, predicted", CHANGE, "lines", "% peak"]
-    table = on_terminal(titles, rows, words=[CHANGE])
-    unlimited = console.options.update(width=1000)
-    while droppable and console.measure(table, options=unlimited).maximum > console.width:
-        column = titles.index(droppable.pop(0))
-        del titles[column]
-        for row in rows:
-            del row[column]
-        table = on_terminal(titles, rows, words=[CHANGE])
-    return table
-
-
 def show(ladder: Ladder, console: Console) -> None:
     """The table, a bar for each stage, and what was measured."""
-    console.print(fitting_table(ladder, console))
+    titles = header(ladder)
+    rows = cells(ladder)
+    if console.width < WIDE:
+        columns = [i for i, title in enumerate(titles) if title not in ONLY_IF_WIDE]
+        titles = [titles[i] for i in columns]
+        rows = [[row[i] for i in columns] for row in rows]
+    print_table(console, titles, rows, words=["the one change"])
     fastest = max(row.img_per_s or 0 for row in ladder.rows)
     widest = min(BAR_WIDTH, console.width - 50)
     for row in ladder.rows:
