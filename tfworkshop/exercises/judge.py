@@ -45,6 +45,7 @@ TENSOR_FLOAT = Tolerance(loss=2e-3, update=0.3)  # an A100 rounds as float16 doe
 MIXED = Tolerance(loss=0.02, update=0.5)
 ACCURACY = 0.01
 LOGGED = 0.002  # log lines have three digits
+FORMATS = {"step": "bfloat16", "half": "float16"}  # that 05's runs ask for
 
 
 def check_syntax(file: Path) -> None:
@@ -111,8 +112,11 @@ def judge_update_count(ran: Ran, steps: int) -> None:
 
 
 def judge_accuracy(ran: Ran) -> None:
-    if abs(ran.accuracy - ran.observed.accuracy) > ACCURACY:
-        raise mistake("accuracy", reported=ran.accuracy, correct=ran.observed.accuracy)
+    reported, correct = ran.results.test_accuracy, ran.observed.accuracy
+    if reported is None:
+        raise mistake("no-accuracy")
+    if abs(reported - correct) > ACCURACY:
+        raise mistake("accuracy", reported=reported, correct=correct)
 
 
 def judge_dropout(ran: Ran) -> None:
@@ -198,20 +202,19 @@ def judge_xla_switch(on: Ran, off: Ran, default: Ran) -> str:
 
 
 def judge_profile(ran: Ran) -> str:
-    recorded = ran.observed.recorded
-    assert recorded  # this run has --logdir
+    observed = ran.observed
     first, last = WINDOW
     options = f"--profile-steps {first} {last}"
-    if recorded.unreadable:
-        raise mistake("no-profile", reason=recorded.unreadable)
-    if not recorded.numbers:
+    if observed.no_profile:
+        raise mistake("no-profile", reason=observed.no_profile)
+    if not observed.markers:
         raise mistake("no-markers")
-    if recorded.numbers != list(range(first, last + 1)):
-        numbers = ", ".join(str(number) for number in recorded.numbers)
+    if observed.markers != list(range(first, last + 1)):
+        numbers = ", ".join(str(number) for number in observed.markers)
         raise mistake("window", options=options, numbers=numbers)
-    if not recorded.timed:
+    if not observed.steps_in_profile:
         raise mistake("marker-not-root")
-    if ran.observed.fetches and not ran.observed.fetches_in_marker:
+    if observed.fetches and not observed.fetches_in_marker:
         raise mistake("fetched-outside")
     counted = ran.results.steps_timed + ran.results.warmup_steps
     most = WATCHED - (last - first + 1)
@@ -237,10 +240,8 @@ def judge_format(ran: Ran, wanted: str) -> None:
         raise mistake("scaled")
 
 
-def judge_precision(runs: dict[str, Ran], reference: Ran) -> str:
-    judge_format(runs["step"], "bfloat16")
-    judge_format(runs["half"], "float16")
-    types, (wanted,) = conv_types(runs["watch"]), conv_types(reference)
+def judge_default_precision(ran: Ran, reference: Ran) -> str:
+    types, (wanted,) = conv_types(ran), conv_types(reference)
     if types != [wanted]:
         raise mistake("default-precision", types=" and ".join(types), wanted=wanted)
     return f"both formats work; the default here is {wanted}; the loss is float32"
@@ -286,7 +287,11 @@ def judge_ideas(
         ("03", "XLA compiled it", lambda: judge_xla(watch)),
         ("04", "There is a profile", lambda: judge_profile(watch)),
         ("04", "XLA has a switch", lambda: judge_xla_switch(step, epochs, watch)),
-        ("05", "It computes in 16 bit", lambda: judge_precision(runs, reference["epochs"])),
+        (
+            "05",
+            "It computes in 16 bit",
+            lambda: judge_default_precision(watch, reference["epochs"]),
+        ),
         ("06", "The host left the loop", lambda: judge_loop(watch)),
     ]
     for number, idea, judge in checks:
@@ -303,10 +308,10 @@ def judge_ideas(
 def judge_training(stage: Stage, attempt: Attempt) -> bool:
     """Everything but the speed, up to the first mistake. Returns whether it ran on a GPU."""
     check_syntax(attempt.script)
-    files = make_data(attempt.folder)
     with attempt.doing("running the workshop's own solution"):
-        reference = reference_runs(stage, files, attempt.limit)
-    planned = plan_runs(stage, attempt.folder, files)
+        reference = reference_runs(stage, attempt.limit)
+    make_data(attempt.folder)
+    planned = plan_runs(stage)
     observed = observe_runs(attempt.script, attempt.folder, planned, attempt.limit)
     runs: dict[str, Ran] = {}
     with attempt.doing("running yours, watched"), contextlib.closing(observed):
@@ -317,6 +322,8 @@ def judge_training(stage: Stage, attempt: Attempt) -> bool:
                 attempt.step = "It trains the same model"
             judge_model(ran)
             judge_update_count(ran, run.steps)
+            if stage.number == "05" and run.name in FORMATS:
+                judge_format(ran, FORMATS[run.name])
             if run.name == "step":
                 tolerance = choose_tolerance(stage, ran)
                 same_model = judge_step(ran, reference["step"], tolerance)

@@ -29,10 +29,9 @@ from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
 from tfworkshop.exercises.cnn import SHAPES, initial_weights
-from tfworkshop.exercises.records import Graph, Observed, Plan, RecordedSteps, Run
+from tfworkshop.exercises.records import Graph, Observed, Plan, Run
 from tfworkshop.exercises.trial import SAVED
 from tfworkshop.files import read_record, save_record
-from tfworkshop.problem import Problem
 from tfworkshop.report import command as report
 from tfworkshop.report import profile
 
@@ -50,140 +49,118 @@ class Seen:
     def __init__(self, data: str, dropout: bool) -> None:
         self.data = data
         self.dropout = dropout
-        self.reads = 0
+        self.observed = Observed()
         self.models: list[Any] = []
         self.optimizers: list[Any] = []
-        self.loss_scaled = False
         self.functions: dict[int, ConcreteFunction] = {}
         self.calls: collections.Counter[int] = collections.Counter()
         self.bytes_fed: collections.Counter[int] = collections.Counter()
         self.large_inputs: dict[int, Any] = {}  # the same one again is not a new feed
         self.markers_open = 0
-        self.fetches = 0
-        self.fetches_in_marker = 0
 
 
 seen = Seen("", True)
 
 
-# --- patches ---
+# --- hooks ---
 
 
-def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Replace owner.name by around(original, ...)."""
+def before(owner: Any, name: str, hook: Callable[..., None]) -> None:
+    """Call the hook at the start of each call of owner.name, with the same arguments."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return around(original, *args, **kwargs)
+        hook(*args, **kwargs)
+        return original(*args, **kwargs)
 
     setattr(owner, name, wrapped)
 
 
-def watch_models() -> None:
-    """Keep every model and optimizer alive, to examine them when the script is done."""
-
-    def new_model(original: Any, cls: type, *args: Any, **kwargs: Any) -> Any:
-        model = original(cls, *args, **kwargs)
-        seen.models.append(model)
-        return model
-
-    def new_optimizer(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        seen.optimizers.append(self)
-
-    def scale_loss(original: Any, self: Any, loss: Any) -> Any:
-        seen.loss_scaled = True
-        return original(self, loss)
-
-    wrap(keras.Model, "__new__", new_model)
-    wrap(keras.optimizers.Optimizer, "__init__", new_optimizer)
-    wrap(keras.optimizers.LossScaleOptimizer, "scale_loss", scale_loss)
+def keep_model(model: Any, *args: Any, **kwargs: Any) -> None:
+    seen.models.append(model)
 
 
-def fix_initial_weights() -> None:
-    def draw(self: Any, shape: Any, dtype: Any = None) -> Any:
-        dtype = keras.backend.standardize_dtype(dtype or "float32")
-        return tf.constant(initial_weights(tuple(shape)), dtype)
-
-    for name in ("RandomNormal", "TruncatedNormal", "RandomUniform", "VarianceScaling"):
-        getattr(random_initializers, name).__call__ = draw
+def keep_optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    seen.optimizers.append(optimizer)
 
 
-def switch_dropout() -> None:
-    """Let seen.dropout decide whether anything is dropped."""
-
-    def init(original: Any, self: Any, rate: float, *args: Any, **kwargs: Any) -> None:
-        original(self, rate, *args, **kwargs)
-        if not seen.dropout:
-            self.rate = 0
-
-    wrap(keras.layers.Dropout, "__init__", init)
+def note_scaling(optimizer: Any, loss: Any) -> None:
+    seen.observed.loss_scaled = True
 
 
-def watch_reads() -> None:
-    def open_member(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.filename == seen.data:
-            seen.reads += 1
-        return original(self, *args, **kwargs)
-
-    wrap(zipfile.ZipFile, "open", open_member)
+def switch_dropout(layer: Any, *args: Any, **kwargs: Any) -> None:
+    if not seen.dropout:
+        layer.rate = 0
 
 
-def watch_functions() -> None:
-    """Every graph that Python starts, and the large tensors that are new to it."""
-
-    def call(original: Any, self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
-        if tf.executing_eagerly():
-            seen.functions[id(self)] = self
-            seen.calls[id(self)] += 1
-            for tensor in [*tensor_inputs, *captured_inputs]:
-                count_feed(id(self), tensor)
-        return original(self, tensor_inputs, captured_inputs)
-
-    wrap(ConcreteFunction, "_call_flat", call)
+def count_read(file: Any, *args: Any, **kwargs: Any) -> None:
+    if file.filename == seen.data:
+        seen.observed.reads += 1
 
 
-def count_feed(function: int, tensor: Any) -> None:
-    elements = tensor.shape.num_elements() or 0  # None: a shape that is not known
-    size = elements * tensor.dtype.size
-    if size > LARGE and id(tensor) not in seen.large_inputs:
-        seen.large_inputs[id(tensor)] = tensor
-        if seen.calls[function] > 1:
-            seen.bytes_fed[function] += size
+def count_call(function: Any, tensor_inputs: Any, captured_inputs: Any) -> None:
+    """A graph that Python starts, and the large tensors that are new to it."""
+    if not tf.executing_eagerly():
+        return
+    key = id(function)
+    seen.functions[key] = function
+    seen.calls[key] += 1
+    for tensor in [*tensor_inputs, *captured_inputs]:
+        elements = tensor.shape.num_elements() or 0  # None: a shape that is not known
+        size = elements * tensor.dtype.size
+        if size > LARGE and id(tensor) not in seen.large_inputs:
+            seen.large_inputs[id(tensor)] = tensor
+            if seen.calls[key] > 1:
+                seen.bytes_fed[key] += size
 
 
-def watch_markers() -> None:
-    def enter(original: Any, self: Any) -> Any:
-        seen.markers_open += 1
-        return original(self)
-
-    def leave(original: Any, self: Any, *error: Any) -> Any:
-        seen.markers_open -= 1
-        return original(self, *error)
-
-    def fetch(original: Any, self: Any) -> Any:
-        seen.fetches += 1
-        if seen.markers_open:
-            seen.fetches_in_marker += 1
-        return original(self)
-
-    wrap(tf.profiler.experimental.Trace, "__enter__", enter)
-    wrap(tf.profiler.experimental.Trace, "__exit__", leave)
-    wrap(OwnedIterator, "__next__", fetch)
+def open_marker(marker: Any) -> None:
+    seen.markers_open += 1
 
 
-def allow_late_settings() -> None:
-    """Ignore settings that must come first in a process: in its second run it is too late."""
+def close_marker(marker: Any, *error: Any) -> None:
+    seen.markers_open -= 1
 
-    def lenient(original: Any, *args: Any, **kwargs: Any) -> Any:
+
+def count_fetch(iterator: Any) -> None:
+    seen.observed.fetches += 1
+    if seen.markers_open:
+        seen.observed.fetches_in_marker += 1
+
+
+def draw_initial_weights(initializer: Any, shape: Any, dtype: Any = None) -> Any:
+    dtype = keras.backend.standardize_dtype(dtype or "float32")
+    return tf.constant(initial_weights(tuple(shape)), dtype)
+
+
+def allow_late(owner: Any, name: str) -> None:
+    """Ignore a setting that must come first in a process: in its second run it is too late."""
+    original = getattr(owner, name)
+
+    def lenient(*args: Any, **kwargs: Any) -> None:
         with contextlib.suppress(RuntimeError):
-            return original(*args, **kwargs)
+            original(*args, **kwargs)
 
-    wrap(tf.config, "set_visible_devices", lenient)
-    wrap(tf.config.experimental, "set_memory_growth", lenient)
-    wrap(tf.config.threading, "set_intra_op_parallelism_threads", lenient)
-    wrap(tf.config.threading, "set_inter_op_parallelism_threads", lenient)
+    setattr(owner, name, lenient)
+
+
+def install_hooks(watched: bool) -> None:
+    before(keras.Model, "__init__", keep_model)
+    before(keras.optimizers.Optimizer, "__init__", keep_optimizer)
+    allow_late(tf.config, "set_visible_devices")
+    allow_late(tf.config.experimental, "set_memory_growth")
+    if not watched:
+        return
+    before(keras.optimizers.LossScaleOptimizer, "scale_loss", note_scaling)
+    before(keras.layers.Dropout, "call", switch_dropout)
+    before(zipfile.ZipFile, "open", count_read)
+    before(ConcreteFunction, "_call_flat", count_call)
+    before(tf.profiler.experimental.Trace, "__enter__", open_marker)
+    before(tf.profiler.experimental.Trace, "__exit__", close_marker)
+    before(OwnedIterator, "__next__", count_fetch)
+    for name in ("RandomNormal", "TruncatedNormal", "RandomUniform", "VarianceScaling"):
+        getattr(random_initializers, name).__call__ = draw_initial_weights
 
 
 # --- what a graph contains ---
@@ -270,11 +247,11 @@ def find_cnn() -> tuple[Any, dict[str, Any]]:
     return None, {}
 
 
-def compute_accuracy(model: Any, data: str) -> float:
+def classify_test_images(model: Any, data: str) -> tuple[Any, np.ndarray]:
+    """The logits and the labels."""
     with np.load(data) as file:
         images, labels = file["x_test"], file["y_test"]
-    logits = model(images[..., np.newaxis].astype(np.float32) / 255, training=False)
-    return float(np.mean(np.argmax(logits, axis=1) == labels))
+    return model(images[..., np.newaxis].astype(np.float32) / 255, training=False), labels
 
 
 def count_updates() -> int | None:
@@ -283,15 +260,13 @@ def count_updates() -> int | None:
     return max(counts, default=None)
 
 
-def read_profile(logdir: Path) -> RecordedSteps:
+def read_profile(logdir: Path) -> None:
     if not any(logdir.rglob(f"*{profile.ENDING}")):
-        return RecordedSteps("--logdir is empty. Is the profiler started and stopped?")
-    try:
-        contents, hosts = report.load(logdir)
-    except Problem as problem:
-        return RecordedSteps(str(problem))
-    numbers = sorted(marker.number for host in hosts for marker in host.markers())
-    return RecordedSteps("", numbers, contents.steps.count)
+        seen.observed.no_profile = "--logdir is empty. Is the profiler started and stopped?"
+        return
+    contents, hosts = report.load(logdir)
+    seen.observed.markers = sorted(marker.number for host in hosts for marker in host.markers())
+    seen.observed.steps_in_profile = contents.steps.count
 
 
 # --- a run ---
@@ -308,8 +283,8 @@ def format_traceback(error: BaseException, script: str) -> str:
     return COLOURS.sub("", "".join(lines)).rstrip()
 
 
-def run_script(script: str, argv: list[str]) -> Observed:
-    """How the script ended: its exit status, or its exception."""
+def run_script(script: str, argv: list[str]) -> None:
+    """Run the script, and note how it ended: its exit status, or its exception."""
     sys.argv = [script, *argv]
     sys.path[0] = str(Path(script).parent)
     try:
@@ -317,11 +292,12 @@ def run_script(script: str, argv: list[str]) -> Observed:
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
-            return Observed(status=1)
-        return Observed(status=end.code or 0)
+            seen.observed.status = 1
+        else:
+            seen.observed.status = end.code or 0
     except BaseException as error:
-        return Observed(status=1, traceback=format_traceback(error, script))
-    return Observed()
+        seen.observed.status = 1
+        seen.observed.traceback = format_traceback(error, script)
 
 
 def clean_up() -> None:
@@ -336,50 +312,40 @@ def clean_up() -> None:
     logging.getLogger().handlers.clear()
 
 
-def examine(run: Run, folder: Path, observed: Observed) -> None:
-    """Add what the run left behind."""
-    observed.reads = seen.reads
+def examine(run: Run, folder: Path) -> None:
+    """Note what the run left behind."""
+    observed = seen.observed
     observed.gpu = bool(tf.config.get_visible_devices("GPU"))
     observed.updates = count_updates()
-    observed.loss_scaled = seen.loss_scaled
-    observed.fetches = seen.fetches
-    observed.fetches_in_marker = seen.fetches_in_marker
+    observed.graphs = describe_graphs()
     for optimizer in seen.optimizers:
         wrapper = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         observed.scales_loss |= wrapper or optimizer.loss_scale_factor is not None
     model, weights = find_cnn()
     if model:
         observed.weight_types = sorted({weight.dtype for weight in weights.values()})
-        arrays = {name: np.asarray(weight).astype(np.float32) for name, weight in weights.items()}
+        arrays = {name: np.array(weight).astype(np.float32) for name, weight in weights.items()}
         np.savez(folder / f"{run.name}.npz", **arrays)
-        observed.accuracy = compute_accuracy(model, run.data)
-        observed.logits_type = model(tf.zeros([1, 28, 28, 1])).dtype.name
-    if run.watched:
-        observed.graphs = describe_graphs()
+        logits, labels = classify_test_images(model, run.data)
+        observed.logits_type = logits.dtype.name
+        observed.accuracy = float(np.mean(np.argmax(logits, axis=1) == labels))
     if "--logdir" in run.argv:
-        observed.recorded = read_profile(folder / "logs")
+        read_profile(folder / "logs")
 
 
 def main(plan_file: Path) -> None:
     global seen
     plan = read_record(plan_file, Plan)
-    watch_models()
-    allow_late_settings()
-    if any(run.watched for run in plan.runs):
-        fix_initial_weights()
-        switch_dropout()
-        watch_reads()
-        watch_functions()
-        watch_markers()
+    install_hooks(plan.runs[0].watched)
     for run in plan.runs:
         seen = Seen(run.data, run.dropout)
-        observed = run_script(plan.script, run.argv)
+        run_script(plan.script, run.argv)
         clean_up()
-        if observed.status == 0:
-            examine(run, plan_file.parent, observed)
-        save_record(plan_file.parent / f"{run.name}.json", observed)
+        if seen.observed.status == 0:
+            examine(run, plan_file.parent)
+        save_record(plan_file.parent / f"{run.name}.json", seen.observed)
         print(f"\n{SAVED} {run.name}", flush=True)
-        if observed.status != 0:
+        if seen.observed.status != 0:
             break
     os._exit(0)  # without waiting for threads that the script left
 

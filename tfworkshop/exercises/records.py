@@ -47,14 +47,6 @@ class Graph(msgspec.Struct):
     calls_python: bool = False
 
 
-class RecordedSteps(msgspec.Struct):
-    """The step markers of a profile."""
-
-    unreadable: str = ""  # why there is nothing to read
-    numbers: list[int] = []
-    timed: int = 0  # how many of them the report can time
-
-
 class Observed(msgspec.Struct):
     """What a run really did."""
 
@@ -71,7 +63,9 @@ class Observed(msgspec.Struct):
     fetches: int = 0  # from a tf.data iterator
     fetches_in_marker: int = 0
     graphs: list[Graph] = []
-    recorded: RecordedSteps | None = None
+    no_profile: str = ""  # why there is none
+    markers: list[int] = []  # the steps that are marked in it
+    steps_in_profile: int = 0  # as the report counts them
 
 
 class Check(msgspec.Struct):

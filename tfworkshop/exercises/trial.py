@@ -83,7 +83,6 @@ class Ran:
 
     observed: Observed
     results: Results
-    accuracy: float  # as the script reports it
     losses: list[float]  # of each log line
     times: list[float]  # when each log line arrived
     weights: dict[str, np.ndarray]
@@ -109,7 +108,7 @@ def script_environment() -> dict[str, str]:
     }
 
 
-def make_data(folder: Path) -> dict[str, Path]:
+def make_data(folder: Path) -> None:
     """Small data sets, each made so that one mistake shows.
 
     one: a single batch, so that the order of images cannot matter.
@@ -121,64 +120,46 @@ def make_data(folder: Path) -> dict[str, Path]:
         x, y = file["x_train"][:BATCH], file["y_train"][:BATCH]
         x_test, y_test = file["x_test"][:TEST_IMAGES], file["y_test"][:TEST_IMAGES]
     few = {"x_test": x_test[:FEW], "y_test": y_test[:FEW]}
-    images = WATCHED * BATCH
+    same = {"x_train": x[:1].repeat(WATCHED * BATCH, 0), "y_train": y[:1].repeat(WATCHED * BATCH)}
     levels = np.linspace(0, 255, EPOCH * BATCH).astype(np.uint8)
-    greys = np.broadcast_to(levels[:, np.newaxis, np.newaxis], (EPOCH * BATCH, 28, 28))
-    arrays = {
-        "one": {"x_train": x, "y_train": y, "x_test": x_test, "y_test": y_test},
-        "few": {"x_train": x, "y_train": y, **few},
-        "same": {"x_train": x[:1].repeat(images, 0), "y_train": y[:1].repeat(images), **few},
-        "grey": {"x_train": greys, "y_train": np.zeros(EPOCH * BATCH, np.uint8), **few},
-    }
-    paths = {name: folder / f"{name}.npz" for name in arrays}
-    for name, path in paths.items():
-        np.savez(path, **arrays[name])
-    return paths
-
-
-def extra_options(stage: Stage, run: str, folder: Path) -> list[str]:
-    """The options of a run that only this exercise has; all others keep their defaults."""
-    if stage.number == "06":
-        return ["--precision", "float32", "--steps-per-call", str(CALL)]
-    options = []
-    if stage.number in ("04", "05"):
-        if run == "step":
-            options += ["--xla", "on"]
-        elif run == "epochs":
-            options += ["--xla", "off"]
-        elif run == "watch":
-            options += ["--logdir", str(folder / "logs")]
-            options += ["--profile-steps", *map(str, WINDOW)]
-    if stage.number == "05":
-        if run == "step":
-            options += ["--precision", "mixed_bfloat16"]
-        elif run == "half":
-            options += ["--precision", "mixed_float16"]
-    return options
+    greys = levels.repeat(28 * 28).reshape(-1, 28, 28)
+    np.savez(folder / "one.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test)
+    np.savez(folder / "few.npz", x_train=x, y_train=y, **few)
+    np.savez(folder / "same.npz", **same, **few)
+    np.savez(folder / "grey.npz", x_train=greys, y_train=np.zeros_like(levels), **few)
 
 
 def plan_run(
-    name: str, folder: Path, file: Path, steps: int, lr: float = 0.001, dropout: bool = True
+    name: str, file: str, steps: int, options: str = "", lr: float = 0.001, dropout: bool = True
 ) -> Run:
+    """The script runs in the folder of its run: file names are relative to that."""
     watched = name != "time"
     batch_size = BATCH if watched else TIMED_BATCH
     argv = ["--steps", str(steps), "--batch-size", str(batch_size), "--lr", str(lr)]
-    argv += ["--seed", "1", "--data", str(file), "--results", str(folder / f"{name}.results.json")]
-    return Run(name, argv, steps, str(file), dropout, watched)
+    argv += ["--seed", "1", "--data", file, "--results", f"{name}.results.json", *options.split()]
+    return Run(name, argv, steps, file, dropout, watched)
 
 
-def plan_runs(stage: Stage, folder: Path, files: dict[str, Path]) -> list[Run]:
+def plan_runs(stage: Stage) -> list[Run]:
     """The runs in which a script is watched, in the order in which they are judged."""
-    runs = [
-        plan_run("step", folder, files["one"], 1, dropout=False),
-        plan_run("epochs", folder, files["grey"], 2 * EPOCH, STILL, dropout=False),
-        plan_run("watch", folder, files["same"], WATCHED, STILL),
-    ]
+    options = {"step": "", "half": "", "epochs": "", "watch": ""}
+    if stage.number in ("04", "05"):
+        first, last = WINDOW
+        options["step"] = "--xla on"
+        options["epochs"] = "--xla off"
+        options["watch"] = f"--logdir logs --profile-steps {first} {last}"
     if stage.number == "05":
-        runs.insert(1, plan_run("half", folder, files["few"], 1, dropout=False))
-    for run in runs:
-        run.argv += extra_options(stage, run.name, folder)
-    return runs
+        options["step"] += " --precision mixed_bfloat16"
+        options["half"] = "--precision mixed_float16"
+    if stage.number == "06":
+        options = dict.fromkeys(options, f"--precision float32 --steps-per-call {CALL}")
+    runs = [
+        plan_run("step", "one.npz", 1, options["step"], dropout=False),
+        plan_run("half", "few.npz", 1, options["half"], dropout=False),
+        plan_run("epochs", "grey.npz", 2 * EPOCH, options["epochs"], STILL, dropout=False),
+        plan_run("watch", "same.npz", WATCHED, options["watch"], STILL),
+    ]
+    return [run for run in runs if run.name != "half" or stage.number == "05"]
 
 
 # --- the run ---
@@ -188,17 +169,15 @@ def observe_runs(
     script: Path, folder: Path, runs: list[Run], limit: float
 ) -> Generator[Ran, None, None]:
     """Each run as soon as it is over; closing this generator ends the process."""
-    working_folder = folder / "cwd"  # for what the script writes
-    working_folder.mkdir(parents=True)
     plan = folder / "plan.json"
     save_record(plan, Plan(str(script), runs))
     command = [sys.executable, "-m", "tfworkshop.exercises.observe", str(plan)]
-    env = {**script_environment(), "TMPDIR": str(working_folder)}
+    env = {**script_environment(), "TMPDIR": str(folder)}
     start = time.monotonic()
     with (
         (folder / "stderr.txt").open("w") as stderr,
         processes.started(
-            command, cwd=working_folder, env=env, stdout=subprocess.PIPE, stderr=stderr
+            command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=stderr
         ) as process,
     ):
         assert process.stdout
@@ -253,43 +232,43 @@ def read_run(run: Run, folder: Path) -> Ran:
         results = read_results(folder / f"{run.name}.results.json")
     except Problem as problem:
         raise mistake("results", problem=problem) from None
-    if results.test_accuracy is None:
-        raise mistake("no-accuracy")
     weights = {}
     if observed.weight_types:
         with np.load(folder / f"{run.name}.npz") as file:
             weights = dict(file)
-    return Ran(observed, results, results.test_accuracy, losses, times, weights)
+    return Ran(observed, results, losses, times, weights)
 
 
 # --- the workshop's own runs ---
 
 
-def reference_key(stage: Stage, files: dict[str, Path]) -> str:
+def reference_key(stage: Stage) -> str:
     """Changes with everything that our own runs depend on."""
     sha256 = hashlib.sha256()
-    for path in [stage.script, *files.values(), *sorted(Path(__file__).parent.glob("*.py"))]:
+    for path in [stage.script, *sorted(Path(__file__).parent.glob("*.py"))]:
         sha256.update(path.read_bytes())
+    facts = [platform.node(), data.DEFAULT_PATH.stat().st_size]
+    facts.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
     for package in ("tensorflow", "tensorflow-cpu", "keras"):
-        for installed in importlib.metadata.distributions(name=package):
-            sha256.update(installed.version.encode())
-    sha256.update(platform.node().encode())
-    sha256.update(os.environ.get("CUDA_VISIBLE_DEVICES", "").encode())
+        facts += [found.version for found in importlib.metadata.distributions(name=package)]
+    sha256.update(repr(facts).encode())
     return sha256.hexdigest()[:16]
 
 
-def reference_runs(stage: Stage, files: dict[str, Path], limit: float) -> dict[str, Ran]:
-    """The same runs of the workshop's own solution; their files are cached."""
-    cached = cache_folder() / "check" / f"{stage.name}_{reference_key(stage, files)}"
+def reference_runs(stage: Stage, limit: float) -> dict[str, Ran]:
+    """The runs of the workshop's own solution to compare with; their files are cached."""
+    runs = [run for run in plan_runs(stage) if run.name != "watch"]
+    cached = cache_folder() / "check" / f"{stage.name}_{reference_key(stage)}"
     if not cached.is_dir():
         cached.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cached.parent) as temporary:
             folder = Path(temporary) / "runs"
-            runs = plan_runs(stage, folder, files)
+            folder.mkdir()
+            make_data(folder)
             try:
                 collections.deque(observe_runs(stage.script, folder, runs, limit))
             except NotYet as error:
                 reason = "\n".join([str(error), *error.details])
                 raise Problem(f"{stage.folder} itself does not run here: {reason}") from None
             folder.rename(cached)
-    return {run.name: read_run(run, cached) for run in plan_runs(stage, cached, files)}
+    return {run.name: read_run(run, cached) for run in runs}
