@@ -22,11 +22,8 @@ import tensorflow as tf
 from tfworkshop.mysteries import evidence, placement
 from tfworkshop.xray import capture, predict
 
-# Small, where that is enough to show the cause: tracing takes long.
-SMALL_BATCH = ["--steps", "12", "--batch-size", "16", "--profile-steps", "7", "10"]
-LARGE_BATCH = ["--steps", "12", "--batch-size", "64", "--profile-steps", "7", "10"]
-FEW_STEPS = ["--steps", "8", "--batch-size", "16", "--profile-steps", "5", "6"]
-OPTIONS = {"mystery_2": LARGE_BATCH, "mystery_3": LARGE_BATCH, "mystery_4": FEW_STEPS}
+ONE_RANK = ["--steps", "9", "--profile-steps", "5", "7", "--xla", "off"]
+LARGE_BATCH = ("mystery_2", "mystery_3")  # a small one would hide their causes
 TWO_RANKS = ["--steps", "16", "--batch-size", "16"]
 
 
@@ -43,9 +40,10 @@ def use_tools(folder: Path, data: str) -> None:
     """Leave a log, a profile, a line profile and xray's copies, as an attendee's tools do."""
     profiler = line_profiler.LineProfiler()
     line_profiler.profile = profiler
-    options = OPTIONS.get(folder.name, SMALL_BATCH)
+    batch = "64" if folder.name in LARGE_BATCH else "16"
+    options = [*ONE_RANK, "--batch-size", batch, "--data", data, "--logdir", evidence.PROFILES]
     with Path(evidence.LOG).open("w") as log, contextlib.redirect_stdout(log):
-        run_script([*options, "--data", data, "--xla", "off", "--logdir", evidence.PROFILES])
+        run_script(options)
     profiler.dump_stats(evidence.LINE_PROFILE)
     with tempfile.TemporaryDirectory() as temporary:
         images = str(capture.black_images(Path(temporary), 1000))

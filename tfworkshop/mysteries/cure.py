@@ -14,7 +14,6 @@ from tfworkshop.exercises.timing import (
     compare,
     far_behind,
     judge_clock,
-    judge_learning,
     show_speeds,
     time_in_turns,
 )
@@ -99,7 +98,6 @@ def judge_speed(mystery: Mystery, cause: Cause, attempt: Attempt) -> None:
     else:
         time_in_turns(entries, attempt, STEPS)
         judge_clock(mine)
-        judge_learning(mine, ours)
         show_speeds(entries, attempt, STEPS)
     attempt.speeds = {"yours": mine.speed, "before": before.speed, "ours": ours.speed}
     compare_speeds(mine, before, ours)
