@@ -8,6 +8,7 @@ FOLDER has a folder for each script, which is named train_MNIST.py.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import runpy
@@ -22,8 +23,11 @@ import tensorflow as tf
 from tfworkshop.mysteries import evidence, placement
 from tfworkshop.xray import capture, predict
 
-ONE_RANK = ["--steps", "9", "--profile-steps", "5", "7", "--xla", "off"]
-LARGE_BATCH = ("mystery_2", "mystery_3")  # a small one would hide their causes
+SMALL = ["--steps", "20", "--batch-size", "16"]
+LARGE = ["--steps", "20", "--batch-size", "64"]
+SHORT = ["--steps", "8", "--batch-size", "16"]  # tracing at each step takes long
+OPTIONS = {"mystery_2": LARGE, "mystery_3": LARGE, "mystery_4": SHORT}
+PROFILE = ["--xla", "off", "--logdir", evidence.PROFILES, "--profile-steps", "5", "7"]
 TWO_RANKS = ["--steps", "16", "--batch-size", "16"]
 
 
@@ -40,10 +44,9 @@ def use_tools(folder: Path, data: str) -> None:
     """Leave a log, a profile, a line profile and xray's copies, as an attendee's tools do."""
     profiler = line_profiler.LineProfiler()
     line_profiler.profile = profiler
-    batch = "64" if folder.name in LARGE_BATCH else "16"
-    options = [*ONE_RANK, "--batch-size", batch, "--data", data, "--logdir", evidence.PROFILES]
+    options = OPTIONS.get(folder.name, SMALL)
     with Path(evidence.LOG).open("w") as log, contextlib.redirect_stdout(log):
-        run_script(options)
+        run_script([*options, *PROFILE, "--data", data])
     profiler.dump_stats(evidence.LINE_PROFILE)
     with tempfile.TemporaryDirectory() as temporary:
         images = str(capture.black_images(Path(temporary), 1000))
@@ -60,6 +63,7 @@ def record_timeline(folder: Path, data: str) -> None:
 
 
 def main(root: Path, data: str) -> None:
+    gc.disable()  # the process ends soon
     hvd.init()
     for folder in sorted(root.iterdir()):
         os.chdir(folder)
