@@ -50,7 +50,7 @@ class Seen:
     def __init__(self, data: str, dropout: bool) -> None:
         self.data = data
         self.dropout = dropout
-        self.arrays_read = 0
+        self.reads = 0
         self.models: list[Any] = []
         self.optimizers: list[Any] = []
         self.loss_scaled = False
@@ -124,7 +124,7 @@ def switch_dropout() -> None:
 def watch_reads() -> None:
     def open_member(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.filename == seen.data:
-            seen.arrays_read += 1
+            seen.reads += 1
         return original(self, *args, **kwargs)
 
     wrap(zipfile.ZipFile, "open", open_member)
@@ -204,7 +204,7 @@ def describe_graph(function: ConcreteFunction) -> Graph:
         """`program` is the outermost function around them that XLA compiles, if any."""
         for node in nodes:
             count(node, program)
-            for value in node.attr.values():
+            for value in list(node.attr.values()):
                 for called in [value.func, *value.list.func]:
                     if called.name in library:
                         body = library[called.name]
@@ -279,7 +279,7 @@ def compute_accuracy(model: Any, data: str) -> float:
 
 def count_updates() -> int | None:
     """How many updates the busiest optimizer made; one that is not Keras's does not count them."""
-    counts = [int(optimizer.iterations) for optimizer in seen.optimizers if optimizer.built]
+    counts = [int(optimizer.iterations.numpy()) for optimizer in seen.optimizers if optimizer.built]
     return max(counts, default=None)
 
 
@@ -338,7 +338,7 @@ def clean_up() -> None:
 
 def examine(run: Run, folder: Path, observed: Observed) -> None:
     """Add what the run left behind."""
-    observed.arrays_read = seen.arrays_read
+    observed.reads = seen.reads
     observed.gpu = bool(tf.config.get_visible_devices("GPU"))
     observed.updates = count_updates()
     observed.loss_scaled = seen.loss_scaled
@@ -350,7 +350,7 @@ def examine(run: Run, folder: Path, observed: Observed) -> None:
     model, weights = find_cnn()
     if model:
         observed.weight_types = sorted({weight.dtype for weight in weights.values()})
-        arrays = {name: np.float32(weight) for name, weight in weights.items()}
+        arrays = {name: np.asarray(weight).astype(np.float32) for name, weight in weights.items()}
         np.savez(folder / f"{run.name}.npz", **arrays)
         observed.accuracy = compute_accuracy(model, run.data)
         observed.logits_type = model(tf.zeros([1, 28, 28, 1])).dtype.name

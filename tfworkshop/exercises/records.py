@@ -67,7 +67,7 @@ class Observed(msgspec.Struct):
     updates: int | None = None  # as the optimizer counts them
     scales_loss: bool = False  # there is an optimizer for it
     loss_scaled: bool = False  # and the loss went through it
-    arrays_read: int = 0  # from the data file
+    reads: int = 0  # of arrays of the data file
     fetches: int = 0  # from a tf.data iterator
     fetches_in_marker: int = 0
     graphs: list[Graph] = []

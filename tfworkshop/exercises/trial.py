@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -184,7 +184,9 @@ def plan_runs(stage: Stage, folder: Path, files: dict[str, Path]) -> list[Run]:
 # --- the run ---
 
 
-def observe_runs(script: Path, folder: Path, runs: list[Run], limit: float) -> Generator[Ran]:
+def observe_runs(
+    script: Path, folder: Path, runs: list[Run], limit: float
+) -> Generator[Ran, None, None]:
     """Each run as soon as it is over; closing this generator ends the process."""
     working_folder = folder / "cwd"  # for what the script writes
     working_folder.mkdir(parents=True)
