@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import msgspec
+from rich.console import Console
 from rich.text import Text
 
 from tfworkshop.exercises.records import PASSED, read_check
@@ -18,14 +19,6 @@ from tfworkshop.mysteries.scripts import MYSTERIES, Mystery, build_script, find_
 from tfworkshop.problem import Problem, UsageProblem
 from tfworkshop.stages import ROOT
 from tfworkshop.terminal import ratio
-
-# What produces a tool's evidence, typed in the mystery's folder.
-TRAIN = "python train_MNIST.py --steps 60 --logdir logs | tee log.txt"
-PROFILE_LINES = "kernprof -l train_MNIST.py --steps 30"
-RECORD_TIMELINE = (
-    "HOROVOD_CACHE_CAPACITY=0 HOROVOD_TIMELINE=$PWD/timeline.json"
-    " horovodrun -np 2 python train_MNIST.py --steps 30"
-)
 
 
 def run(
@@ -52,7 +45,7 @@ def run(
     mystery = find_mystery(number)
     if answer is not None and answer not in CAUSE_BY_NAME:
         raise UsageProblem(f"{answer} is not one of the causes: {', '.join(CAUSE_BY_NAME)}")
-    if mystery.cause == "straggler" and not has_horovod():
+    if mystery.cause == "straggler" and importlib.util.find_spec("horovod") is None:
         raise Problem(f"mystery {number} needs Horovod: ./workshop setup --horovod installs it")
     if fresh or not actions:
         return make(mystery, fresh)
@@ -69,10 +62,6 @@ def run(
         hint = command_line(mystery, "--answer CAUSE")
         raise Problem(f"find the cause before you fix it. Type: {hint}")
     return cure.check(mystery, quick, repeats, limit)
-
-
-def has_horovod() -> bool:
-    return importlib.util.find_spec("horovod") is not None
 
 
 def workshop_from(folder: Path) -> str:
@@ -100,9 +89,10 @@ def show_list() -> int:
     console.print("\nThe causes, for --answer; some of them are in no mystery:\n")
     for cause in CAUSES:
         console.print(f"  {cause.name:<10} {cause.description}", markup=False)
-    unsolved = [mystery for mystery in MYSTERIES if not fixed_speeds(mystery)]
-    if unsolved:
-        console.print(f"\nNext: {command_line(unsolved[0])}", markup=False)
+    for mystery in MYSTERIES:
+        if not fixed_speeds(mystery):
+            console.print(f"\nNext: {command_line(mystery)}", markup=False)
+            break
     return 0
 
 
@@ -123,7 +113,7 @@ def describe_progress(mystery: Mystery) -> str:
 def fixed_speeds(mystery: Mystery) -> dict[str, float]:
     """The speeds that the last check measured; empty unless it passed this very file."""
     last_check = read_check(mystery.script)
-    if last_check is None or last_check.status != PASSED:
+    if last_check is None or last_check.status != PASSED or not mystery.script.is_file():
         return {}
     return last_check.speeds if last_check.sha256 == digest(mystery.script) else {}
 
@@ -145,33 +135,43 @@ def make(mystery: Mystery, fresh: bool) -> int:
         outcome = "trains as 04 does, but something is wrong."
     console.print(f"{display_path(script)} {outcome}", markup=False)
     console.print("The tools, in the order in which docs/MYSTERIES.md explains them:\n")
-    for command, question in tool_commands(mystery):
-        comment = f"# {question}" if question else ""
-        console.print(Text.assemble(f"  {command:<52}  ", (comment, "dim")))
+    show_tools(mystery, console)
     return 0
 
 
-def tool_commands(mystery: Mystery) -> list[tuple[str, str]]:
-    """What to type, from the current folder on, and the question that it answers."""
+def tool_commands(mystery: Mystery) -> dict[str, str]:
+    """What to type in the mystery's folder to get the evidence of each tool."""
+    train = "python train_MNIST.py --steps 60 --logdir logs | tee log.txt"
+    return {
+        "log": train,
+        "profile": train,
+        "lines": "kernprof -l train_MNIST.py --steps 30",
+        "xray": f"{workshop_from(mystery.script.parent)} mystery {mystery.number} --xray",
+        "timeline": "HOROVOD_CACHE_CAPACITY=0 HOROVOD_TIMELINE=$PWD/timeline.json "
+        "horovodrun -np 2 python train_MNIST.py --steps 30",
+    }
+
+
+def show_tools(mystery: Mystery, console: Console) -> None:
     folder = mystery.script.parent
     workshop = workshop_from(folder)
-    own = f"{workshop} mystery {mystery.number}"
-    rows = []
-    if (ROOT / ".venv").exists() and "VIRTUAL_ENV" not in os.environ:
-        rows.append(("source .venv/bin/activate", "once per shell"))
-    if Path.cwd() != folder.resolve():
-        rows.append((f"cd {display_path(folder)}", ""))
-    rows += [
-        (TRAIN, "is the number true?"),
+    tools = tool_commands(mystery)
+    rows = [
+        (f"cd {display_path(folder)}", ""),
+        (tools["log"], "is the number true?"),
         (f"{workshop} report logs", "what does a step wait for?"),
-        (PROFILE_LINES, ""),
+        (tools["lines"], ""),
         (f"python -m line_profiler -tmz {evidence.LINE_PROFILE}", "which line, how often?"),
-        (f"{own} --xray", "what would a GPU see?"),
+        (tools["xray"], "what would a GPU see?"),
+        (tools["timeline"], ""),
+        (f"{workshop} mystery {mystery.number} --timeline", "with Horovod: who waits for whom?"),
+        (f"{workshop} mystery {mystery.number} --answer CAUSE", "which of the causes is it?"),
     ]
-    if has_horovod():
-        rows += [(RECORD_TIMELINE, ""), (f"{own} --timeline", "who waits for whom?")]
-    rows.append((f"{own} --answer CAUSE", "./workshop mystery lists the causes"))
-    return rows
+    if (ROOT / ".venv").exists() and "VIRTUAL_ENV" not in os.environ:
+        rows.insert(0, ("source .venv/bin/activate", "once per shell"))
+    for command, question in rows:
+        comment = f"# {question}" if question else ""
+        console.print(Text.assemble(f"  {command:<52}  ", (comment, "dim")), soft_wrap=True)
 
 
 # --- two of the tools ---
@@ -194,7 +194,7 @@ def show_timeline(mystery: Mystery) -> int:
     if timeline is None:
         raise Problem(
             f"there is no {display_path(folder / evidence.TIMELINE)}, or it was recorded with "
-            f"Horovod's cache. In that folder: {RECORD_TIMELINE}"
+            f"Horovod's cache. In that folder: {tool_commands(mystery)['timeline']}"
         )
     for judge in (causes.judge_straggler, causes.judge_exchange):
         narrow_console().print(judge(timeline).figures, markup=False)
@@ -233,8 +233,8 @@ def judge_answer(mystery: Mystery, cause: Cause) -> int:
     else:
         console.print(Text(f"Not {cause.name}.", style="bold"))
     if finding is None:
-        console.print("None of your runs can confirm this yet. This would:")
-        console.print(f"  {evidence_command(mystery, cause)}", markup=False)
+        console.print("None of your runs can confirm this yet. In its folder, this would:")
+        console.print(Text(f"  {tool_commands(mystery)[cause.tool]}"), soft_wrap=True)
     else:
         if right and not finding.confirmed:
             console.print("Your last run does not show it, though.")
@@ -244,15 +244,3 @@ def judge_answer(mystery: Mystery, cause: Cause) -> int:
         next_command = command_line(mystery, "--check")
         console.print(f"Now fix it in {script}, then: {next_command}", markup=False)
     return 0 if right else 1
-
-
-def evidence_command(mystery: Mystery, cause: Cause) -> str:
-    """What to type in the mystery's folder to see whether it is this cause."""
-    commands = {
-        "log": TRAIN,
-        "profile": TRAIN,
-        "lines": PROFILE_LINES,
-        "xray": f"{workshop_from(mystery.script.parent)} mystery {mystery.number} --xray",
-        "timeline": RECORD_TIMELINE,
-    }
-    return commands[cause.tool]
