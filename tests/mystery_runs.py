@@ -23,8 +23,8 @@ import tensorflow as tf
 from tfworkshop.mysteries import evidence, placement
 from tfworkshop.xray import capture, predict
 
-SMALL = ["--steps", "20", "--batch-size", "16"]
-LARGE = ["--steps", "20", "--batch-size", "64"]
+SMALL = ["--steps", "16", "--batch-size", "16"]
+LARGE = ["--steps", "12", "--batch-size", "64"]
 SHORT = ["--steps", "8", "--batch-size", "16"]  # tracing at each step takes long
 OPTIONS = {"mystery_2": LARGE, "mystery_3": LARGE, "mystery_4": SHORT}
 PROFILE = ["--xla", "off", "--logdir", evidence.PROFILES, "--profile-steps", "5", "7"]

@@ -39,7 +39,7 @@ def run_all(root: Path, scripts: dict[str, str], data: Path, launcher: list[str]
         # Without its cache Horovod records at each exchange who was late.
         environment |= {"HOROVOD_TIMELINE": "DYNAMIC", "HOROVOD_CACHE_CAPACITY": "0"}
         environment |= {"TF_NUM_INTRAOP_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a core each
-    finished = processes.run([*launcher, *module], timeout=300, env=environment, cwd=ROOT)
+    finished = processes.run([*launcher, *module], timeout=600, env=environment, cwd=ROOT)
     assert finished.status == 0, finished.stdout[-3000:] + finished.stderr[-3000:]
     return root
 
