@@ -266,6 +266,7 @@ def test_everything_in_one_job(site: SimpleNamespace, mnist: Path, tmp_path: Pat
         text = STAND_IN.format(ladder=str(ladder), stage=stage.name, sample=sample)
         (repo / stage.folder / stage.file).write_text(text)
     (repo / "06_optimized" / "choose.py").write_text("print('--xla off')\n")
+    shutil.copytree(ROOT / "docs", repo / "docs")
     for module in ("doctor/system.py", "ladder/keras_fit.py"):  # doctor and bench cannot work
         (repo / "tfworkshop" / module).unlink()
     (repo / "data").mkdir()
@@ -403,126 +404,76 @@ def complaint(process: subprocess.CompletedProcess[str]) -> str:
     return process.stderr[len("submit: ") : -1]
 
 
-IN_APPTAINER = "apptainer exec --nv -B {repo} {image} "
-ON_POLARIS = "apptainer exec --nv --fakeroot -B {repo} {image} "
+APPTAINER = "apptainer exec --nv -B {repo} {image}"
+POLARIS = "apptainer exec --nv --fakeroot -B {repo} {image}"
+MPICH = "apptainer exec --nv --fakeroot -B {repo} -B /opt -B /var/run/palsd {image}"
+PALS = "mpiexec --hostfile {nodes} -n 8 --ppn 4 --depth=8 --cpu-bind depth"
+THETA = "singularity exec --nv -B {repo} -B /lus {image}"
+THETA_MPI = "singularity exec --nv -B {repo} -B /lus -B /site/openmpi {image}"
+SRUN = "srun --mpi=pmix --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task=32"
 
 
 @pytest.mark.parametrize(
-    ("script", "nodes", "words", "variables", "launch", "ranks", "exported"),
+    ("script", "nodes", "variables", "launch"),
     [
-        (  # PBS passes no arguments
-            "polaris.pbs",
-            1,
-            "",
-            {"STAGE": "02", "OPTIONS": "--steps 500"},
-            ON_POLARIS + "horovodrun -np 4",
-            4,
-            {
-                "GPU_ORDER": "reversed",
-                "CORES": "0-7,32-39 8-15,40-47 16-23,48-55 24-31,56-63",
-                "https_proxy": "http://proxy.alcf.anl.gov:3128",
-                "PYTHONPATH": None,
-            },
-        ),
-        (  # but an interactive shell does
-            "polaris.pbs",
-            1,
-            "02 --steps 500",
-            {"RANKS": "1", "TIMELINE": "1"},
-            ON_POLARIS + "horovodrun -np 1",
-            1,
-            {"HOROVOD_TIMELINE": "{repo}/results/02_tf_function-np1-1234567.timeline.json"},
-        ),
-        (
-            "polaris.pbs",
-            2,
-            "02 --steps 500",
-            {"MPICH_IMAGE": "1", "CRAY_LD_LIBRARY_PATH": "/cray"},
-            "mpiexec --hostfile {nodes} -n 8 --ppn 4 --depth=8 --cpu-bind depth "
-            "apptainer exec --nv --fakeroot -B {repo} -B /opt -B /var/run/palsd {image}",
-            8,
-            {"APPTAINERENV_LD_LIBRARY_PATH": "/cray::{top}/lib", "CORES": None},
-        ),
-        (
-            "thetagpu.cobalt",
-            1,
-            "02 --steps 500",
-            {},
-            "singularity exec --nv -B {repo} -B /lus {image} horovodrun -np 4",
-            4,
-            {"GPU_ORDER": "straight"},
-        ),
+        ("polaris.pbs", 1, {}, f"{POLARIS} horovodrun -np 4"),
+        ("polaris.pbs", 1, {"RANKS": "1"}, f"{POLARIS} horovodrun -np 1"),
+        ("polaris.pbs", 2, {"MPICH_IMAGE": "1"}, f"{PALS} {MPICH}"),
+        ("thetagpu.cobalt", 1, {}, f"{THETA} horovodrun -np 4"),
         (
             "thetagpu.cobalt",
             2,
-            "02 --steps 500",
             {"MPI_BASE": "/site/openmpi"},
-            "mpirun -hostfile {nodes} -n 8 -npernode 4 "
-            "singularity exec --nv -B {repo} -B /lus -B /site/openmpi {image}",
-            8,
-            {"SINGULARITYENV_LD_LIBRARY_PATH": "/site/openmpi/lib:"},
+            f"mpirun -hostfile {{nodes}} -n 8 -npernode 4 {THETA_MPI}",
         ),
+        ("slurm.sbatch", 1, {"SLURM_GPUS_ON_NODE": "4"}, f"{APPTAINER} horovodrun -np 4"),
+        ("slurm.sbatch", 2, {"RANKS": "2"}, f"{SRUN} --cpu-bind=cores {APPTAINER}"),
+        ("slurm.sbatch", 1, {"LAUNCHER": "mpirun -np 4"}, f"{APPTAINER} mpirun -np 4"),
         (
             "slurm.sbatch",
             1,
-            "02 --steps 500",
-            {"SLURM_GPUS_ON_NODE": "4", "MODULES": "apptainer/1.4 cuda"},
-            IN_APPTAINER + "horovodrun -np 4",
-            4,
-            {"OMPI_MCA_plm": "^slurm"},
+            {"ENTER": "shifter --image=a:b"},
+            "shifter --image=a:b horovodrun -np 4",
         ),
-        (
-            "slurm.sbatch",
-            2,
-            "02 --steps 500",
-            {"RANKS": "2"},
-            "srun --mpi=pmix --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task=32 "
-            "--cpu-bind=cores " + IN_APPTAINER,
-            4,
-            {},
-        ),
-        (
-            "slurm.sbatch",
-            1,
-            "02 --steps 500",
-            {"ENTER": "shifter --image=a:b --module=gpu", "LAUNCHER": "mpirun -np 4"},
-            "shifter --image=a:b --module=gpu mpirun -np 4",
-            4,
-            {},
-        ),
-        (  # a module's Python
-            "slurm.sbatch",
-            1,
-            "02 --steps 500",
-            {"CONTAINER": "none"},
-            "horovodrun -np 4",
-            4,
-            {"PYTHONPATH": "/from/a/module"},
-        ),
+        ("slurm.sbatch", 1, {"CONTAINER": "none"}, "horovodrun -np 4"),
     ],
 )
-def test_the_command_of_a_job(
-    tmp_path, script, nodes, words, variables, launch, ranks, exported
-) -> None:
-    engine = "singularity" if "singularity" in launch else "apptainer"
+def test_the_command_of_a_job(tmp_path, script, nodes, variables, launch) -> None:
+    engine = "singularity" if script == "thetagpu.cobalt" else "apptainer"
     site = Site(tmp_path, engine, "mpiexec", "mpirun", "srun", "shifter", nodes=nodes)
-    process = site.run(script, *words.split(), **{"STUB_RANKS": str(ranks), **variables})
+    ranks = nodes * int(variables.get("RANKS", 4))
+    words = ["02", "--steps", "500"]
+    process = site.run(script, *words, **{"STUB_RANKS": str(ranks), **variables})
     assert process.returncode == 0, process.stderr
-    names = {"repo": site.repo, "image": site.image, "nodes": site.nodes, "top": tmp_path}
+    start = launch.format(repo=site.repo, image=site.image, nodes=site.nodes)
     training = site.training("02_tf_function", ranks, "--steps", 500)
-    assert site.commands()[-1] == [*launch.format(**names).split(), *training]
+    assert site.commands()[-1] == [*start.split(), *training]
+    results = site.repo / "results" / f"02_tf_function-np{ranks}-1234567.json"
+    assert process.stdout.endswith(f"submit: results in {results}\n")
+
+
+def test_what_the_scripts_load_and_export(tmp_path: Path) -> None:
+    site = Site(tmp_path, "apptainer", "singularity", "mpiexec")
+    # PBS passes no arguments to a script, but variables.
+    process = site.run("polaris.pbs", STAGE="04", OPTIONS="--steps 500", TIMELINE="1")
+    assert process.returncode == 0, process.stderr
+    modules = ["use /soft/modulefiles", "load spack-pe-base", "load apptainer"]
+    assert site.commands()[:-1] == [["module", *module.split()] for module in modules]
+    name = f"{site.repo}/results/04_tf_profiler-np4-1234567"
+    assert site.commands()[-1][-2:] == ["--steps", "500"]
     env = site.last_environment()
-    for name, value in exported.items():
-        assert env.get(name) == (value and value.format(**names)), name
-    modules = [words for words in site.commands() if words[0] == "module"]
-    if "MODULES" in variables:
-        assert modules == [["module", "load", "apptainer/1.4", "cuda"]]
-    if script == "polaris.pbs":
-        assert [words[-1] for words in modules[:3]] == [
-            "/soft/modulefiles",
-            "spack-pe-base",
-            "apptainer",
-        ]
+    assert (env["GPU_ORDER"], env["CORES"].split()[1]) == ("reversed", "8-15,40-47")
+    assert env["https_proxy"] == "http://proxy.alcf.anl.gov:3128"
+    assert env["HOROVOD_TIMELINE"] == f"{name}.timeline.json" and "PYTHONPATH" not in env
+
+    assert site.run("thetagpu.cobalt", "02").returncode == 0
+    assert site.last_environment()["GPU_ORDER"] == "straight"
+    site.calls.unlink()
+    extra = {"RANKS": "4", "CONTAINER": "none", "MODULES": "tensorflow/2.17 cuda"}
+    assert site.run("slurm.sbatch", "02", **extra).returncode == 0
+    assert site.commands()[0] == ["module", "load", "tensorflow/2.17", "cuda"]
+    env = site.last_environment()
+    assert (env["OMPI_MCA_plm"], env["PYTHONPATH"]) == ("^slurm", "/from/a/module")
 
 
 def test_06_chooses_its_switches_before_the_ranks_start(tmp_path: Path) -> None:
