@@ -75,7 +75,7 @@ def test_stopping_is_normal(case: str, small: Path, warm_python: Path, tmp_path:
 @pytest.mark.parametrize("script", [*stages("00", "02"), LAST], ids=script_id)
 @pytest.mark.parametrize("place", ["get_dataset", "fetch_batch", "evaluate"])
 def test_stopping_anywhere_in_the_training(script, place, small, tmp_path, monkeypatch) -> None:
-    """Signals, even many, are heeded after the step; the results are complete if it comes after the last."""
+    """Signals, even many, are heeded after the step; after the last one nothing is missing."""
     monkeypatch.chdir(tmp_path)
     module = load_script(script)
     original = getattr(module, place)
