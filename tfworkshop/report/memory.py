@@ -1,76 +1,102 @@
-"""Memory: the peak of every allocator, what was allocated then, and how much more would fit."""
+"""Memory: each allocator's peak, what was allocated then, and how much more would fit."""
 
 from __future__ import annotations
 
-import json
+from collections import defaultdict
+from dataclasses import dataclass
 
-from tfworkshop.report.profile import Allocation, Memory, Profile
+import numpy as np
+
+from tfworkshop.report import names
+from tfworkshop.report.profile import Allocation, Allocator
+from tfworkshop.report.recording import Host
 
 MOST = 20  # allocations to name
-UNMAPPED = "unused preallocated device memory"  # what the converter has seen no allocation of
+MOST_POINTS = 1000  # of a curve
 EARLIER = "allocated before the recording"
 VARIES = 0.05  # of the peak: with less, nothing is known of what a batch needs
 
 
-def add_memory(profile: Profile, tables: dict[str, bytes | None]) -> None:
-    """From the converter's tables, one for each host."""
-    allocators = []
-    for host, data in tables.items():
-        found = json.loads(data or b"{}").get("memoryProfilePerAllocator", {})
-        allocators += [allocator(host, name, entry) for name, entry in sorted(found.items())]
-    profile.memory = {
-        "peak_bytes": max((item.peak_bytes for item in allocators), default=None),
-        "allocators": allocators,
-    }
-    if not allocators:
-        profile.missing.append("No memory profile.")
+@dataclass
+class Change:
+    """One allocation or deallocation."""
+
+    at_ps: int
+    allocates: bool
+    stats: dict[str, object]
+
+    def number(self, stat: str) -> int:
+        value = self.stats.get(stat, 0)
+        return int(value) if isinstance(value, (int, float)) else 0
 
 
-def allocator(host: str, name: str, entry: dict) -> Memory:
-    summary = entry.get("profileSummary", {})
-    snapshots = entry.get("sampledTimelineSnapshots") or entry.get("memoryProfileSnapshots") or []
-    made = Memory(
-        host=host,
+def allocators(host: Host) -> list[Allocator]:
+    by_name: dict[str, list[Change]] = defaultdict(list)
+    for line in host.threads:
+        rows = np.flatnonzero(line.matches(names.MEMORY))
+        changes = [
+            Change(at, name == "MemoryAllocation", {})
+            for at, name in zip(line.start_ps[rows].tolist(), line.names(rows))
+        ]
+        for i, stat, value in line.plane.named_values(line.stats(rows)):
+            changes[i].stats[stat] = value
+        for change in changes:
+            by_name[str(change.stats.get("allocator_name", ""))].append(change)
+    result = []
+    for name, changes in sorted(by_name.items()):
+        changes.sort(key=lambda change: change.at_ps)
+        result.append(allocator(host, name, changes))
+    return result
+
+
+def allocator(host: Host, name: str, changes: list[Change]) -> Allocator:
+    used = [change.number("bytes_allocated") for change in changes]
+    peak = max(range(len(changes)), key=lambda i: used[i])
+    curve = [[(c.at_ps - host.bounds[0]) / 1e9, float(u)] for c, u in zip(changes, used)]
+    stays, varies = min(used), max(used) - min(used)
+    available = changes[peak].number("bytes_available")
+    result = Allocator(
+        host=host.name,
         allocator=name,
-        peak_bytes=int(summary.get("peakStats", {}).get("peakBytesInUse", 0)),
-        lifetime_peak_bytes=int(summary.get("peakBytesUsageLifetime", 0)),
-        capacity_bytes=int(summary.get("memoryCapacity", 0)),
-        curve=sorted(map(memory_point, snapshots)),
-        at_peak=at_peak(entry),
+        peak_bytes=used[peak],
+        lifetime_peak_bytes=max(change.number("peak_bytes_in_use") for change in changes),
+        capacity_bytes=used[peak] + available,
+        curve=thinned(curve),
+        at_peak=at_peak(changes[: peak + 1], used[peak]),
     )
-    made.headroom = headroom(made)
-    return made
+    # What comes and goes in a step grows with the batch, the rest does not.
+    if "GPU" in name and available and varies > VARIES * used[peak]:
+        result.headroom = (result.capacity_bytes - stays) / varies
+    return result
 
 
-def memory_point(snapshot: dict) -> list[float]:
-    used = snapshot.get("aggregationStats", {})
-    in_use = int(used.get("stackReservedBytes", 0)) + int(used.get("heapAllocatedBytes", 0))
-    return [int(snapshot.get("timeOffsetPs", 0)) / 1e9, in_use]
+def thinned(curve: list[list[float]]) -> list[list[float]]:
+    """Of many points the highest in each stretch."""
+    if len(curve) <= MOST_POINTS:
+        return curve
+    edges = np.linspace(0, len(curve), MOST_POINTS + 1).astype(int)
+    return [
+        max(curve[first:last], key=lambda point: point[1]) for first, last in zip(edges, edges[1:])
+    ]
 
 
-def at_peak(entry: dict) -> list[Allocation]:
+def at_peak(changes: list[Change], peak_bytes: int) -> list[Allocation]:
     """What was in use at the peak, by operation and shape, the largest first."""
-    snapshots = entry.get("memoryProfileSnapshots", [])
-    found: dict[tuple[str, str], Allocation] = {}
-    for active in entry.get("activeAllocations", []):
-        index = int(active.get("snapshotIndex", -1))
-        if 0 <= index < len(snapshots):
-            told = snapshots[index].get("activityMetadata", {})
+    held: dict[int, Change] = {}
+    for change in changes:
+        address = change.number("addr")
+        if change.allocates:
+            held[address] = change
         else:
-            told = entry["specialAllocations"][int(active.get("specialIndex", 0))]
-        count = int(active.get("numOccurrences", 1))
-        name, shape = told.get("tfOpName", "unknown"), told.get("tensorShape", "")
-        key = (EARLIER, "") if name == UNMAPPED else (name, shape)
+            held.pop(address, None)
+    found: dict[tuple[str, str], Allocation] = {}
+    for change in held.values():
+        operation = str(change.stats.get("tf_op", "unknown"))
+        key = operation, str(change.stats.get("tensor_shapes", ""))
         item = found.setdefault(key, Allocation(*key, 0, 0))
-        item.count += count
-        item.total_bytes += count * int(told.get("allocationBytes", 0))
+        item.count += 1
+        item.total_bytes += change.number("allocation_bytes")
+    earlier = peak_bytes - sum(item.total_bytes for item in found.values())
+    if earlier > 0:
+        found[EARLIER, ""] = Allocation(EARLIER, "", 1, earlier)
     return sorted(found.values(), key=lambda item: -item.total_bytes)[:MOST]
-
-
-def headroom(item: Memory) -> float | None:
-    """How many times the batch: what comes and goes in a step grows with it, the rest does not."""
-    stays = min((used for _, used in item.curve), default=0)
-    varies = item.peak_bytes - stays
-    if "GPU" not in item.allocator or item.capacity_bytes <= item.peak_bytes:
-        return None
-    return (item.capacity_bytes - stays) / varies if varies > VARIES * item.peak_bytes else None
