@@ -14,7 +14,7 @@ from tfworkshop.report.compare import Comparison
 from tfworkshop.report.figures import COLOURS, GAP_COLOURS
 from tfworkshop.report.gaps import ACTIVITIES
 from tfworkshop.report.profile import LABELS, Profile
-from tfworkshop.report.verdict import other_causes
+from tfworkshop.report.verdict import ceilings
 from tfworkshop.stages import ROOT, STAGES
 
 FOLDER = Path(__file__).parent / "assets"
@@ -36,7 +36,7 @@ def safe_json(value: Any) -> str:
 def for_page(profile: Profile, timeline: dict[str, Any]) -> dict[str, Any]:
     data: dict[str, Any] = msgspec.to_builtins(profile)
     data["timeline"] = timeline
-    data["other_causes"] = msgspec.to_builtins(other_causes(profile))
+    data["ceilings"] = msgspec.to_builtins(ceilings(profile))
     by_side = [[op for op in data["operations"] if op["where"] == s] for s in ("device", "host")]
     data["operations"] = [op for side in by_side for op in side[:MOST_ROWS]]
     for key in ("kernels", "layers", "host_steps"):

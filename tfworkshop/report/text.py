@@ -12,7 +12,7 @@ from tfworkshop.report.compare import Comparison, Difference, runs_differ
 from tfworkshop.report.figures import COLOURS, MARKS, ms, percent, printable, size
 from tfworkshop.report.gaps import ACTIVITIES
 from tfworkshop.report.profile import LABELS, Device, Kernel, Operation, Profile, Step
-from tfworkshop.report.verdict import other_causes
+from tfworkshop.report.verdict import ceilings
 
 TOP = 10
 MOST_STEPS = 20
@@ -33,9 +33,11 @@ def start_of(text: str, width: int) -> Text:
 def new_table(figures: str, names: str) -> Table:
     """Columns of figures, then columns of names."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for justify, columns in (("right", figures), ("left", names)):
-        for column in columns.split("|"):
-            table.add_column(column, justify=justify, no_wrap=True)
+    for head in figures.split("|"):
+        width = max(map(len, head.split("\n")))
+        table.add_column(head, justify="right", no_wrap=True, min_width=width)
+    for head in names.split("|"):  # where it is narrow, names are cut and heads are not
+        table.add_column(head, justify="left", no_wrap=True, overflow="ellipsis", min_width=len(head))
     return table
 
 
@@ -151,7 +153,7 @@ def share_or_dash(share: float | None) -> str:
 def devices_table(devices: list[Device], busy: list[Device]) -> Table:
     """Those that did something; the others are in a note."""
     several = len({device.host for device in devices}) > 1
-    columns = "ms|comp.|of all|exch.|hidden|copies|hidden|kernel|launch|queue"
+    columns = "ms|computing|of all|exchange\nms|hidden|copies\nms|hidden|kernel\nµs|launch\nµs|queue"
     table = new_table(columns, "device")
     for item in busy:
         table.add_row(
@@ -257,7 +259,7 @@ def head(profile: Profile) -> list[Text]:
     lines.append(Text("Next: " + verdict["next"]))
     others = [
         f"{item.kind} at most {ms(item.gain_ms)} ms, {item.factor:.2f}x"
-        for item in other_causes(profile)
+        for item in ceilings(profile)[1:]
     ]
     if others:
         lines.append(Text(f"After that: {'; '.join(others)}. Ceilings do not add up."))
@@ -274,10 +276,7 @@ def show(profile: Profile, console: Console) -> None:
     on_device, on_host = (
         [op for op in profile.operations if op.where == side][:TOP] for side in ("device", "host")
     )
-    devices = (
-        "Devices, from the first kernel to the last: ms; computing, of all that was recorded, too; "
-        "kernel and launch in us"
-    )
+    devices = "Devices, from the first kernel to the last (of all: of the whole recording)"
     for heading, table in (
         ("Hosts", hosts_table(profile)),
         (devices, devices_table(profile.devices, busy)),

@@ -32,6 +32,7 @@ IF_REMOVED = {
     "communication": "if the exchange took no time",
     "copy": "if nothing were copied",
     "other": "if something always ran",
+    "compute": "by removing all that is not computing",
 }
 
 
@@ -55,7 +56,7 @@ def judge(profile: Profile) -> None:
         cause, sentence, evidence, variant = on_host(profile, steps)
     profile.causes.sort(key=lambda item: (item.name != cause, -item.gain_ms))
     confidence = confidence_of(profile, cause, device if by_device else None)
-    unit = "a step" if profile.steps.count else "the recording"
+    profile.causes[0].confidence = confidence
     next_step = advise(cause + variant, profile.setup, mostly_graph(profile))
     if not profile.steps.count:
         next_step += " " + advise("markers", profile.setup, True)
@@ -63,7 +64,7 @@ def judge(profile: Profile) -> None:
         kind=KINDS[cause],
         sentence=f"{KINDS[cause].capitalize()}: {sentence}",
         evidence=evidence,
-        ceiling=ceiling(profile.causes, cause, unit, confidence),
+        ceiling=ceiling(profile),
         next=next_step,
         confidence=confidence,
     )
@@ -141,21 +142,30 @@ def confidence_of(profile: Profile, cause: str, device: Device | None) -> str:
     return "measured"
 
 
-def ceiling(causes: list[Cause], cause: str, unit: str, confidence: str) -> str:
-    """What removing the cause gains at most."""
-    first = next(item for item in causes if item.name == cause)
-    gain, condition = first.gain_ms, IF_REMOVED.get(cause, "")
-    if cause == "compute":
-        gain, condition = first.total_ms - first.gain_ms, "by removing all that is not computing"
-    factor = first.total_ms / max(first.total_ms - gain, 1e-9)
-    of = f"of {ms(first.total_ms)} ms {unit}" if unit == "a step" else f"of the {ms(first.total_ms)} ms"
-    return f"at most {ms(gain)} {of}, {factor:.2f}x, {condition} ({confidence})."
+def ceilings(profile: Profile) -> list[Cause]:
+    """The verdict's cause, then the second and third if they are worth naming.
+
+    A compute-bound program can gain at most all the rest.
+    """
+    if not profile.causes:
+        return []
+    first, *others = profile.causes
+    if first.name == "compute":
+        rest = first.total_ms - first.gain_ms
+        first = make_cause("compute", rest, first.total_ms, first.confidence)
+    smallest = WORTH_NAMING * first.total_ms
+    named = [item for item in others if item.name != "compute" and item.gain_ms >= smallest]
+    return [first, *named[:2]]
 
 
-def other_causes(profile: Profile) -> list[Cause]:
-    """The second and third cause, if they are worth naming."""
-    rest = [item for item in profile.causes[1:] if item.name != "compute"]
-    return [item for item in rest if item.gain_ms >= WORTH_NAMING * item.total_ms][:2]
+def ceiling(profile: Profile) -> str:
+    """What removing the verdict's cause gains at most."""
+    first = ceilings(profile)[0]
+    of = f"of {ms(first.total_ms)} ms a step"
+    if not profile.steps.count:
+        of = f"of the {ms(first.total_ms)} ms recorded"
+    gain = f"at most {ms(first.gain_ms)} {of}, {first.factor:.2f}x"
+    return f"{gain}, {IF_REMOVED[first.name]} ({first.confidence})."
 
 
 # --- with a device: what it waits for ---
