@@ -2,27 +2,31 @@
 
 Speed: 447 img/s, 3.2x stage 00 (CPU, 2 cores, AMD EPYC, batch 64, 100 steps); A100s: README.md.
 
-python train_MNIST.py --steps 100                    one device
-horovodrun -np 4 python train_MNIST.py --steps 100   four devices
+    python train_MNIST.py --steps 100                     # one device
+    horovodrun -np 4 python train_MNIST.py --steps 100    # four devices
 """
 
 import argparse
+import json
+import logging
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl+C while TensorFlow loads: just exit
+# Keras and TensorFlow read these when they are imported.
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors only: keeps the log readable
+
 import keras
 import numpy as np
 import tensorflow as tf
 
 try:
     import horovod.tensorflow as hvd
-except ImportError:  # Horovod: one process works without it
-    hvd = argparse.Namespace(init=int, rank=int, local_rank=int, size=lambda: 1)  # int() is 0
+except ImportError:
+    hvd = None  # one process needs no Horovod: SingleProcess, at the end, takes its place
 
 STAGE = "03_xla"
 WARMUP = 10  # steps that are not timed: tracing, compiling, filling caches
@@ -30,19 +34,25 @@ WARMUP = 10  # steps that are not timed: tracing, compiling, filling caches
 
 def get_dataset(path):
     """All of MNIST: images from 0 to 1, labels from 0 to 9."""
-    x_train, x_test, y_train, y_test = read_mnist(path)  # bytes
-    x_train, x_test = (x[..., np.newaxis].astype(np.float32) / 255 for x in (x_train, x_test))
-    return x_train, x_test, y_train.astype(np.int64), y_test.astype(np.int64)
+    x_train, y_train, x_test, y_test = read_mnist(path)
+    x_train = x_train[..., np.newaxis].astype(np.float32) / 255  # (60000, 28, 28, 1)
+    x_test = x_test[..., np.newaxis].astype(np.float32) / 255
+    return x_train, y_train.astype(np.int64), x_test, y_test.astype(np.int64)
 
 
 def make_batches(args, x_train, y_train):
     """An endless stream of batches, reshuffled each epoch and made while the device works."""
-    # Horovod: each rank draws from its own share of the images
-    x_train, y_train = x_train[hvd.rank() :: hvd.size()], y_train[hvd.rank() :: hvd.size()]
-    dataset = tf.data.Dataset.from_tensor_slices((x_train, y_train))
-    dataset = dataset.shuffle(len(x_train), seed=args.seed, reshuffle_each_iteration=True)
-    dataset = dataset.batch(args.batch_size, drop_remainder=True).take(args.steps_per_epoch)
-    return iter(dataset.repeat().prefetch(tf.data.AUTOTUNE))
+    # Horovod: each rank draws from its own share of the images.
+    x_train = x_train[hvd.rank() :: hvd.size()]
+    y_train = y_train[hvd.rank() :: hvd.size()]
+    with tf.device("CPU"):  # the images stay in the host's memory; batches go to the device
+        dataset = tf.data.Dataset.from_tensor_slices((x_train, y_train))
+    dataset = dataset.shuffle(len(x_train), seed=args.seed)
+    dataset = dataset.batch(args.batch_size, drop_remainder=True)
+    dataset = dataset.take(args.steps_per_epoch)
+    dataset = dataset.repeat()  # shuffled anew each time
+    dataset = dataset.prefetch(tf.data.AUTOTUNE)
+    return iter(dataset)
 
 
 def fetch_batch(batches):
@@ -64,18 +74,24 @@ class MNISTClassifier(keras.Model):
         self.dense_2 = keras.layers.Dense(10)
 
     def call(self, images, training=False):  # (batch, 28, 28, 1)
-        x = self.conv_2(self.conv_1(images))  # (batch, 26, 26, 32), (batch, 24, 24, 64)
-        x = self.dropout_1(self.pool(x), training=training)  # (batch, 12, 12, 64)
-        x = self.dense_1(self.flatten(x))  # (batch, 9216), (batch, 128)
-        return self.dense_2(self.dropout_2(x, training=training))  # (batch, 10)
+        x = self.conv_1(images)  # (batch, 26, 26, 32)
+        x = self.conv_2(x)  # (batch, 24, 24, 64)
+        x = self.pool(x)  # (batch, 12, 12, 64)
+        x = self.dropout_1(x, training=training)
+        x = self.flatten(x)  # (batch, 9216)
+        x = self.dense_1(x)  # (batch, 128)
+        x = self.dropout_2(x, training=training)
+        return self.dense_2(x)  # (batch, 10)
 
 
 def compute_loss(y_true, y_pred):
-    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y_true, y_pred))
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y_true, y_pred)  # (batch,)
+    return tf.reduce_mean(losses)
 
 
 def forward_pass(model, images, labels):
-    return compute_loss(labels, model(images, training=True))
+    logits = model(images, training=True)
+    return compute_loss(labels, logits)
 
 
 @tf.function(jit_compile=True)
@@ -88,7 +104,7 @@ def compute_gradients(model, images, labels):
 @tf.function
 def train_step(model, optimizer, images, labels):
     loss, gradients = compute_gradients(model, images, labels)
-    if hvd.size() > 1:  # Horovod: one exchange for all tensors, so every rank sees the same loss
+    if hvd.size() > 1:  # Horovod: average the loss and all gradients in one exchange
         loss, *gradients = hvd.grouped_allreduce([loss, *gradients])
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     return loss
@@ -99,165 +115,272 @@ def train_loop(args, model, optimizer, batches, history):
         start = time.perf_counter()
         images, labels = fetch_batch(batches)
         loss = float(train_step(model, optimizer, images, labels))  # float() waits for the device
-        log_step(args, history, step, loss, time.perf_counter() - start)
+        step_time = time.perf_counter() - start
+        log_step(args, history, step, loss, step_time)
 
 
 def evaluate(model, x_test, y_test):
-    digits = [np.argmax(model(x_test[i : i + 100]), axis=1) for i in range(0, len(x_test), 100)]
-    return float(np.mean(np.concatenate(digits) == y_test))  # the share of correct answers
+    """The share of test images that are classified correctly."""
+    correct = 0
+    for i in range(0, len(x_test), 100):
+        logits = model(x_test[i : i + 100])
+        digits = np.argmax(logits, axis=1)
+        correct += np.sum(digits == y_test[i : i + 100])
+    return float(correct / len(x_test))
 
 
 def train_network(args, history):
-    x_train, x_test, y_train, y_test = get_dataset(args.data)
-    plan_steps(args, x_train)
+    """Train, and return the test accuracy."""
+    x_train, y_train, x_test, y_test = get_dataset(args.data)
+    plan_steps(args, len(x_train))
     model = MNISTClassifier()
     model(x_test[:1])  # the first call creates the weights
     optimizer = keras.optimizers.Adam(args.lr * hvd.size())  # Horovod: larger batch, larger step
     optimizer.build(model.trainable_variables)
-    if hvd.size() > 1:  # Horovod: all start from rank 0's weights, now that they exist
-        hvd.broadcast_variables([v.value for v in model.weights + optimizer.variables], root_rank=0)
+    if hvd.size() > 1:  # Horovod: all ranks start from rank 0's weights, now that they exist
+        variables = [variable.value for variable in model.weights + optimizer.variables]
+        hvd.broadcast_variables(variables, root_rank=0)
     batches = make_batches(args, x_train, y_train)
     train_loop(args, model, optimizer, batches, history)
-    args.test_accuracy = evaluate(model, x_test, y_test)
+    return evaluate(model, x_test, y_test)
 
 
 def parse_args():
-    data = os.environ.get("MNIST_NPZ") or Path(__file__).resolve().parents[1] / "data/mnist.npz"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.error = stop
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", "--batch_size", type=int, default=64)
-    parser.add_argument("--lr", type=float, default=0.001)
-    parser.add_argument("--steps", type=int, help="stop after this many steps in all")
-    parser.add_argument("--data", type=Path, default=data)
-    parser.add_argument("--log-every", type=int, default=1)
+    parser.add_argument("--epochs", type=positive_int, default=10)
+    parser.add_argument("--batch-size", "--batch_size", type=positive_int, default=64)
+    parser.add_argument("--lr", type=positive_float, default=0.001)
+    parser.add_argument("--steps", type=positive_int, help="stop after this many steps in all")
+    parser.add_argument("--data", type=Path, default=default_data())
+    parser.add_argument("--log-every", type=positive_int, default=1, metavar="STEPS")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--results", type=Path, help="write the summary to this JSON file")
+    parser.add_argument("--results", type=json_path, help="write the summary to this JSON file")
     return parser.parse_args()
 
 
 # --- the rest is the same in every stage: skip it on a first reading ---
 
-import contextlib
-import ctypes
-import faulthandler
-import json
-import logging
-import sys
-import tempfile
+
+class SingleProcess:
+    """Stands in for Horovod where it is not installed: one process, rank 0 of 1."""
+
+    def init(self):
+        pass
+
+    def rank(self):
+        return 0
+
+    def local_rank(self):
+        return 0
+
+    def size(self):
+        return 1
 
 
-def stop(message):
-    sys.exit(f"{STAGE}{f' (rank {hvd.rank()})' * (hvd.size() > 1)}: {message}")  # Horovod: who?
+if hvd is None:
+    hvd = SingleProcess()
 
 
-def read_mnist(path):  # as bytes: images (n, 28, 28) and labels (n,), to train and to test
+def fail(message):
+    """End with one line instead of a traceback."""
+    if hvd.size() > 1:  # Horovod: say which process it is
+        message = f"rank {hvd.rank()}: {message}"
+    sys.exit(f"{STAGE}: {message}")
+
+
+def positive_int(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
+def positive_float(text):
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"must be greater than 0, not {number}")
+    return number
+
+
+def json_path(text):
+    """Only a .json file: a mistyped --results must not replace anything else."""
+    if not text.endswith(".json"):
+        raise argparse.ArgumentTypeError(f"must end in .json, not {text}")
+    return Path(text)
+
+
+def default_data():
+    repository = Path(__file__).resolve().parents[1]
+    return os.environ.get("MNIST_NPZ") or repository / "data" / "mnist.npz"
+
+
+def make_folder(path):
+    """Before the training: finding out afterwards would cost its results."""
     try:
-        file = read_mnist.file = np.load(path if Path(path).is_file() else f"{path}/")  # no pipe
-        arrays = [np.asarray(file[name]) for name in ("x_train", "x_test", "y_train", "y_test")]
-    except Exception as error:  # not there, not a zip, cut short, an array missing
-        stop(f"cannot read {path} ({error}): ./workshop data gets it, --data names another")
-    for x, y in zip(arrays[:2], arrays[2:]):
-        right = x.dtype == y.dtype == np.uint8 and x.shape == (y.size, 28, 28) and y.ndim == 1
-        if not right or y.size == 0 or y.max() > 9:
-            stop(f"{path} is not MNIST (labels 0 to 9): {x.dtype}{x.shape}, {y.dtype}{y.shape}")
-    return arrays
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(f"cannot create the folder {path}: {error.strerror}")
 
 
-def plan_steps(args, x_train):
-    args.steps_per_epoch = len(x_train) // (args.batch_size * hvd.size())  # Horovod: shared out
-    args.steps = min(args.steps or sys.maxsize, args.epochs * args.steps_per_epoch)
-    if args.steps == 0:
-        stop(f"--batch-size {args.batch_size} is more than a rank's share of {len(x_train)} images")
-    digest = str([part.CRC for part in read_mnist.file.zip.infolist()])
-    if hvd.size() > 1 and len(set(hvd.allgather_object(digest))) > 1:  # Horovod: one data set
-        stop("the ranks have read different data: give all the same --data")
-    faulthandler.cancel_dump_traceback_later()  # Horovod: all ranks are here, none is stuck
+def read_mnist(path):
+    """The four arrays of mnist.npz, as bytes: images (n, 28, 28) and labels (n,)."""
+    if not path.exists():
+        fail(f"there is no {path}. ./workshop data gets it; --data names another file")
+    try:
+        with np.load(path) as file:
+            x_train, y_train = file["x_train"], file["y_train"]
+            x_test, y_test = file["x_test"], file["y_test"]
+    except Exception as error:  # not an npz file, cut short, an array is missing
+        fail(f"cannot read {path} ({error}). ./workshop data gets a good one")
+    for images, labels in ((x_train, y_train), (x_test, y_test)):
+        if images.dtype != np.uint8 or images.shape != (len(labels), 28, 28):
+            fail(f"{path} is not MNIST: its images are {images.dtype} {images.shape}")
+        if labels.max() > 9:
+            fail(f"{path} is not MNIST: it has a label {labels.max()}")
+    return x_train, y_train, x_test, y_test
+
+
+def is_synthetic(path):
+    """Whether ./workshop data generated this file because MNIST could not be downloaded."""
+    with np.load(path) as file:
+        return "synthetic" in file
+
+
+def plan_steps(args, images):
+    """Set steps_per_epoch, and steps if it was not given."""
+    args.steps_per_epoch = images // (args.batch_size * hvd.size())  # Horovod: shared out
+    if args.steps_per_epoch == 0:
+        fail(f"--batch-size {args.batch_size} is more than a process's share of {images} images")
+    all_steps = args.epochs * args.steps_per_epoch
+    args.steps = min(args.steps or all_steps, all_steps)
 
 
 def log_step(args, history, step, loss, step_time, kind="timed"):
-    history.append(("warmup" if step < WARMUP else kind, step_time, loss))
+    """Append (kind, seconds, loss) to the history; the kinds are warmup, timed and profiled."""
+    if step < WARMUP:
+        kind = "warmup"
+    history.append((kind, step_time, loss))
     if not np.isfinite(loss):
-        stop(f"the loss is {loss} at step {step}: try a smaller --lr than {args.lr}")
+        fail(f"the loss is {loss} at step {step}: try a smaller --lr than {args.lr}")
     if step % args.log_every == 0:
+        epoch, i_batch = divmod(step, args.steps_per_epoch)
         throughput = args.batch_size * hvd.size() / step_time  # Horovod: all ranks' images count
-        times = f"step_time: {step_time:.3f}, throughput: {throughput:.3f} img/s."
-        logging.info(f"{divmod(step, args.steps_per_epoch)}, Loss: {loss:.3f}, {times}")
-    if args.interrupted:  # checked between steps: an exception inside TensorFlow can crash it
+        logging.info(
+            f"({epoch}, {i_batch}), Loss: {loss:.3f}, step_time: {step_time:.3f}, "
+            f"throughput: {throughput:.3f} img/s."
+        )
+    if args.interrupted:
         raise KeyboardInterrupt
 
 
+def stop_between_steps(args):
+    """Ctrl+C, and SIGTERM from a batch system, end the training after the current step.
+
+    An exception in the middle of one could crash TensorFlow.
+    """
+
+    def handle(signal_number, frame):
+        args.interrupted = hvd.rank() == 0  # Horovod: when rank 0 stops, the others do too
+
+    signal.signal(signal.SIGINT, handle)
+    signal.signal(signal.SIGTERM, handle)
+
+
 def choose_device():
+    """The name of this process's device."""
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         return f"CPU, {os.cpu_count()} cores"
-    mine = hvd.local_rank() % len(gpus)  # Horovod: a rank may see all GPUs of its node, or its own
-    if hvd.size() > 1:  # Horovod: by the driver's ID of a GPU, do two ranks share one?
-        cuda, name = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(16)
-        known = cuda.cuInit(0) == cuda.cuDeviceGetUuid_v2(name, mine) == 0
-        if hvd.allgather_object(name.raw).count(name.raw) > 1 and known:
-            stop(f"another rank has the same GPU (this one sees {len(gpus)}): start fewer ranks")
-    tf.config.set_visible_devices(gpus[mine], "GPU")
-    tf.config.experimental.set_memory_growth(gpus[mine], True)
-    return tf.config.experimental.get_device_details(gpus[mine])["device_name"]
+    # Horovod: one GPU for each rank of this node.
+    if len(gpus) == 1 and "CUDA_VISIBLE_DEVICES" in os.environ:
+        gpu = gpus[0]  # Horovod: the launcher shows each rank only its own
+    elif hvd.local_rank() < len(gpus):
+        gpu = gpus[hvd.local_rank()]  # Horovod: each rank sees all of them
+    else:
+        fail(f"no GPU is left: this node shows {len(gpus)}, and local ranks count from 0")
+    tf.config.set_visible_devices(gpu, "GPU")
+    tf.config.experimental.set_memory_growth(gpu, True)
+    return tf.config.experimental.get_device_details(gpu)["device_name"]
 
 
-def summarize(args, history):  # the options and the results, printed and saved as JSON
-    warmup, timed = ([t for kind, t, _ in history if kind == k] for k in ("warmup", "timed"))
-    median = float(np.median(timed)) if timed else None
-    results = {"stage": STAGE, **vars(args), "ranks": hvd.size()}  # Horovod: the processes
-    results["data"] = "synthetic" if "synthetic" in read_mnist.file else "mnist"
-    results["versions"] = {module.__name__: module.__version__ for module in (tf, keras, np)}
-    results |= {"warmup_steps": len(warmup), "steps_timed": len(timed)}
-    results["compile_s"] = median and round(max(0, sum(warmup) - len(warmup) * median), 3)
-    results["step_ms_median"] = median and round(1000 * median, 3)
-    results["img_per_s"] = median and round(results["ranks"] * args.batch_size / median, 1)
-    results["final_loss"] = history[-1][-1] if history else None
-    with contextlib.ExitStack() as last:  # printed in any case, but last: the screen may be closed
-        last.callback(print, "\n".join(f"{k:<15} {v}" for k, v in results.items()), flush=True)
-        if args.results:  # written elsewhere, then renamed: never half a file; a link stays one
-            with tempfile.TemporaryDirectory(dir=args.results.resolve().parent) as folder:
-                (Path(folder) / "r").write_text(json.dumps(results, indent=2, default=str) + "\n")
-                (Path(folder) / "r").replace(args.results.resolve())
+def check_launcher():
+    """Horovod: stop if several processes were started that it has not joined."""
+    for name in ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
+        started = int(os.environ.get(name, "1"))
+        if started > hvd.size():  # Horovod: each of them would train alone
+            joined = f"Horovod has joined {hvd.size()} of {started} processes ({name})"
+            fail(f"{joined}: is it installed? Start them with horovodrun")
+
+
+def summarize(args, history, device, test_accuracy):
+    """The options and the results of this run, as they are printed and saved."""
+    warmup = [seconds for kind, seconds, _ in history if kind == "warmup"]
+    timed = [seconds for kind, seconds, _ in history if kind == "timed"]
+    results = {
+        "stage": STAGE,
+        **vars(args),
+        "data": "synthetic" if is_synthetic(args.data) else "mnist",
+        "device": device,
+        "ranks": hvd.size(),  # Horovod: the number of processes
+        "versions": {module.__name__: module.__version__ for module in (tf, keras, np)},
+        "warmup_steps": len(warmup),
+        "steps_timed": len(timed),
+        "compile_s": None,
+        "step_ms_median": None,
+        "img_per_s": None,
+        "final_loss": history[-1][2] if history else None,
+        "test_accuracy": test_accuracy,
+    }
+    if timed:
+        median = float(np.median(timed))
+        results["compile_s"] = round(max(0, sum(warmup) - len(warmup) * median), 3)
+        results["step_ms_median"] = round(1000 * median, 3)
+        results["img_per_s"] = round(hvd.size() * args.batch_size / median, 1)  # Horovod: of all
+    return results
+
+
+def write_results(path, results):
+    """The whole file or none: written under another name, then renamed."""
+    partial = path.with_name(f"{path.name}.part")
+    try:
+        partial.write_text(json.dumps(results, indent=2, default=str) + "\n")
+        partial.replace(path)
+    except OSError as error:
+        fail(f"cannot write {path}: {error.strerror}")
 
 
 def main():
-    numbers = {k: int(v) for k, v in os.environ.items() if v.isdecimal() and len(v) < 10}
-    if "HOROVOD_SIZE" in os.environ and "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in os.environ:
-        sys.exit(f"{STAGE}: HOROVOD_SIZE without horovodrun: unset it")  # Horovod: left over
-    hvd.init()  # Horovod: finds the other processes
     args = parse_args()
-    for name, value in vars(args).items():
-        if isinstance(value, (int, float)) and not 0 < value < 2**31:
-            stop(f"--{name.replace('_', '-')} must be greater than 0 and below 2^31, not {value}")
-    launchers = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-    started = max(numbers.get(name, 1) for name in launchers)
-    if started > hvd.size():  # Horovod: each of them would train alone
-        stop(f"{started} processes, Horovod sees {hvd.size()}: use horovodrun (see README)")
-    level = logging.INFO if hvd.rank() == 0 else logging.ERROR  # Horovod: one rank logs
-    logging.raiseExceptions, style = False, "%(asctime)s - %(levelname)s - %(message)s"
-    logging.basicConfig(level=level, format=style, stream=sys.stdout, force=True)
-    args.interrupted, args.test_accuracy, history, file = False, None, [], args.results
-    faulthandler.dump_traceback_later(numbers.get("WORKSHOP_WAIT_S") or 120, exit=True, file=2)
+    args.interrupted = False
+    hvd.init()  # Horovod: finds the other processes
+    check_launcher()
+    logging.basicConfig(
+        level=logging.INFO if hvd.rank() == 0 else logging.ERROR,  # Horovod: one rank logs
+        format="%(asctime)s - %(levelname)s - %(message)s",
+        stream=sys.stdout,
+    )
+    if args.results:
+        make_folder(args.results.parent)
+    device = choose_device()
+    keras.utils.set_random_seed(args.seed + hvd.rank())  # Horovod: each rank its own dropout
+    stop_between_steps(args)
+
+    history = []
+    test_accuracy = None
     try:
-        if file and file.exists() and not (file.is_file() and b'{\n  "stage"' in file.read_bytes()):
-            stop(f"--results {file} is there, and no results: name another file")
-        for path in filter(None, [file and file.resolve().parent, vars(args).get("logdir")]):
-            path.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=path).write(bytes(2**22))  # find out now if there is no room
-        args.device = choose_device()
-        keras.utils.set_random_seed(args.seed + hvd.rank())  # Horovod: each rank its own dropout
-        for number in (signal.SIGINT, signal.SIGTERM):  # Horovod: rank 0 sums up, the others follow
-            signal.signal(number, lambda *_: vars(args).update(interrupted=hvd.rank() == 0))
-        with contextlib.suppress(KeyboardInterrupt):  # a normal way to stop
-            train_network(args, history)
-        if hvd.rank() == 0:  # Horovod: one rank reports
-            summarize(args, history)
-    except (OSError, UnicodeError, tf.errors.OpError) as error:  # the last, if a rank is gone
-        if history and not isinstance(error, (OSError, UnicodeError, tf.errors.UnknownError)):
-            summarize(args, history)  # a profile, say, that cannot be written costs no results
-        sys.stdout = None  # it may be what failed, and Python would try again
-        stop("another rank stopped" if "Horovod" in str(error) else f"cannot go on: {error}")
+        test_accuracy = train_network(args, history)
+    except KeyboardInterrupt:  # a normal way to stop
+        logging.info("interrupted; this is the summary so far")
+    except tf.errors.OpError as error:
+        if "Horovod has been shut down" in str(error):  # Horovod: the other rank says why
+            fail("another rank stopped")
+        raise
+    if hvd.rank() == 0:  # Horovod: one rank reports
+        results = summarize(args, history, device, test_accuracy)
+        for name, value in results.items():
+            print(f"{name:<15} {value}")
+        if args.results:
+            write_results(args.results, results)
     sys.exit(130 if args.interrupted else 0)
 
 

@@ -1,40 +1,21 @@
 """Collect a profile in three more ways, with the training of train_MNIST.py in this folder.
 
-python collect.py context    Profile(...) around some steps of your own loop
-python collect.py callback   Keras's TensorBoard callback, for model.fit
-python collect.py server     a training that can be sampled while it runs: leave it running, and
-python collect.py sample     from another terminal, sample it
+python collect.py context     # Profile(...) around some steps of your own loop
+python collect.py callback    # Keras's TensorBoard callback, for model.fit
+python collect.py server      # a training that can be sampled while it runs: leave it running,
+python collect.py sample      # and sample it from another terminal
 """
 
 import argparse
-import itertools
-import os
-import signal
 import socket
-import sys
-import tempfile
 from pathlib import Path
 
 import train_MNIST as stage  # first: it sets the environment that TensorFlow reads
 from train_MNIST import keras, tf
 
-DATA = os.environ.get("MNIST_NPZ") or Path(__file__).resolve().parents[1] / "data/mnist.npz"
-XLA = bool(tf.config.list_physical_devices("GPU"))  # as train_MNIST.py does
+stage.STAGE = Path(__file__).name  # the name before an error message
+
 FIRST, LAST = 10, 19  # the steps to profile: after tracing and compiling, ten are plenty
-
-
-def stop(message):
-    """End with one clear line."""
-    sys.exit(f"{Path(sys.argv[0]).name}: {message}")
-
-
-def make_folder(path):
-    """Before the training, so that a folder that is not writable is noticed in time."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path).close()
-    except OSError as error:
-        stop(f"cannot write to {path}: {error.strerror}")
 
 
 # --- the ways ---
@@ -42,12 +23,12 @@ def make_folder(path):
 
 def profile_with_context(args):
     """For your own loop. The profile is written when the block ends, even by an exception."""
-    one_step = prepare(args)
+    train_one_step = prepare_training(args)
     for step in range(FIRST):
-        one_step(step)
+        train_one_step(step)
     with tf.profiler.experimental.Profile(str(args.logdir)):
         for step in range(FIRST, LAST + 1):
-            one_step(step)
+            train_one_step(step)
 
 
 class TensorBoardWithSteps(keras.callbacks.TensorBoard):
@@ -59,12 +40,12 @@ class TensorBoardWithSteps(keras.callbacks.TensorBoard):
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
-        self.numbers = itertools.count(1)  # as profile_batch counts: over all epochs
+        self.batches_seen = 0  # over all epochs, as profile_batch counts
 
     def on_train_batch_begin(self, batch, logs=None):
         super().on_train_batch_begin(batch, logs)  # starts the recording
-        number = next(self.numbers)
-        self.marker = tf.profiler.experimental.Trace("train", step_num=number, _r=1)
+        self.batches_seen += 1
+        self.marker = tf.profiler.experimental.Trace("train", step_num=self.batches_seen, _r=1)
         self.marker.__enter__()
 
     def on_train_batch_end(self, batch, logs=None):
@@ -74,10 +55,10 @@ class TensorBoardWithSteps(keras.callbacks.TensorBoard):
 
 def profile_with_callback(args):
     """For model.fit. Batches count from 1; the first one compiles, so the window starts at 2."""
-    images, _, labels, _ = stage.get_dataset(args.data)
+    images, labels, _, _ = stage.get_dataset(args.data)
     model = stage.MNISTClassifier()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("adam", loss, jit_compile=XLA)
+    model.compile("adam", loss, jit_compile=use_xla())
     callback = TensorBoardWithSteps(str(args.logdir), profile_batch=(2, 20))
     size = 30 * args.batch_size
     model.fit(images[:size], labels[:size], args.batch_size, callbacks=[callback], verbose=2)
@@ -85,12 +66,12 @@ def profile_with_callback(args):
 
 def train_with_server(args):
     """For a program that runs for a long time. The server costs nothing until it is sampled."""
-    if answers("localhost", args.port):  # TensorFlow would share the port silently
-        stop(f"port {args.port} is in use: choose another with --port")
+    if is_listening("localhost", args.port):  # TensorFlow would share the port silently
+        stage.fail(f"port {args.port} is in use: choose another with --port")
     tf.profiler.experimental.server.start(args.port)
-    one_step = prepare(args)
+    train_one_step = prepare_training(args)
     for step in range(args.steps):
-        loss = one_step(step)
+        loss = train_one_step(step)
         if step == FIRST:
             print(f"training; now: python collect.py sample --port {args.port}", flush=True)
     print(f"{args.steps} steps, loss {loss:.3f}")
@@ -98,45 +79,47 @@ def train_with_server(args):
 
 def sample(args):
     """The sampled program writes the file, from where it runs: the path must be absolute."""
-    if not answers(args.host, args.port):
-        stop(f"no answer from {args.host}:{args.port}: start python collect.py server there")
-    make_folder(args.logdir)
-    address, logdir = f"grpc://{args.host}:{args.port}", args.logdir.resolve()
+    if not is_listening(args.host, args.port):
+        stage.fail(f"no answer from {args.host}:{args.port}: start python collect.py server there")
+    address = f"grpc://{args.host}:{args.port}"
+    logdir = str(args.logdir.resolve())
     try:
-        tf.profiler.experimental.client.trace(address, str(logdir), args.ms)
+        tf.profiler.experimental.client.trace(address, logdir, args.ms)
     except tf.errors.UnavailableError:
-        stop(f"{args.host}:{args.port} sent no profile: is it a profiler server?")
+        stage.fail(f"{args.host}:{args.port} sent no profile: is it a profiler server?")
 
 
-def answers(host, port):
-    """Whether something listens there."""
+def is_listening(host, port):
     with socket.socket() as probe:
         probe.settimeout(5)
-        try:
-            probe.connect((host, port))
-        except OSError:  # refused, no such host, no answer
-            return False
-    return True
+        return probe.connect_ex((host, port)) == 0
 
 
 # --- the training ---
 
 
-def prepare(args):
+def use_xla():
+    """As train_MNIST.py chooses."""
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+def prepare_training(args):
     """This stage's training; returns a function that runs one marked step."""
-    images, _, labels, _ = stage.get_dataset(args.data)
+    images, labels, _, _ = stage.get_dataset(args.data)
     model = stage.MNISTClassifier()
     model(images[:1])  # the first call creates the weights
     optimizer = keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
     args.steps_per_epoch = len(images) // args.batch_size
     batches = stage.make_batches(args, images, labels)
+    xla = use_xla()
 
-    def one_step(step):
+    def train_one_step(step):
         with tf.profiler.experimental.Trace("train", step_num=step, _r=1):
-            return float(stage.train_step(model, optimizer, *stage.fetch_batch(batches), XLA))
+            images, labels = stage.fetch_batch(batches)
+            return float(stage.train_step(model, optimizer, images, labels, xla))
 
-    return one_step
+    return train_one_step
 
 
 # --- main ---
@@ -151,33 +134,29 @@ WAYS = {
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.error = stop
     parser.add_argument("way", choices=WAYS)
     parser.add_argument("--logdir", type=Path, default="logs", help="where the profile goes")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--steps", type=int, default=1000, help="server: how long to train")
-    parser.add_argument("--port", type=int, default=6009, help="server and sample")
+    parser.add_argument("--batch-size", type=stage.positive_int, default=64)
+    parser.add_argument("--data", type=Path, default=stage.default_data())
+    parser.add_argument("--steps", type=stage.positive_int, default=1000, help="server: how many")
+    parser.add_argument("--port", type=stage.positive_int, default=6009, help="server and sample")
     parser.add_argument("--host", default="localhost", help="sample: the node of the training")
-    parser.add_argument("--ms", type=int, default=2000, help="sample: for how long")
-    args = parser.parse_args()
-    args.seed = 1
-    for name in ("batch_size", "steps", "port", "ms"):
-        if not 0 < getattr(args, name) < 2**16:
-            stop(f"--{name.replace('_', '-')} must be between 1 and 65535")
-    if args.way in ("context", "callback"):
-        make_folder(args.logdir)
-    return args
+    parser.add_argument("--ms", type=stage.positive_int, default=2000, help="sample: for how long")
+    return parser.parse_args()
 
 
 def main():
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl+C: just exit
+    args = parse_args()
+    args.seed = 1
     stage.hvd.init()
     if stage.hvd.size() > 1:
-        stop("this is for one process; with many, use train_MNIST.py, which profiles rank 0")
-    args = parse_args()
+        stage.fail("this is for one process; with many, use train_MNIST.py --profile-ranks")
+    stage.make_folder(args.logdir)
     keras.utils.set_random_seed(args.seed)
-    WAYS[args.way](args)
+    try:
+        WAYS[args.way](args)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     if args.way != "server":
         print(f"profile recorded; to see it: ../workshop report {args.logdir}")
 
