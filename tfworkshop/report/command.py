@@ -37,7 +37,9 @@ def check_outputs(paths: list[Path], files: Files) -> None:
     for kind, file in files.items():
         if file == STDOUT:
             if kind != "json":
-                raise Problem(f"only --json can go to the standard output: name a file for --{kind}")
+                raise Problem(
+                    f"only --json can go to the standard output: name a file for --{kind}"
+                )
             continue
         if file.name.endswith(ENDING):
             raise Problem(f"{file.name} is named like a profile: name another file to write")

@@ -260,7 +260,9 @@ def show(timeline: Timeline) -> None:
         f"Buffer of one exchange: {size(timeline.buffer_bytes)}",
     ]
     if timeline.last_ranks:
-        ranks = ", ".join(f"rank {rank} {count} times" for rank, count in timeline.last_ranks.items())
+        ranks = ", ".join(
+            f"rank {rank} {count} times" for rank, count in timeline.last_ranks.items()
+        )
         lines.append(f"Last to be ready, where the file says so: {ranks}")
         lines.append(f"  {ms(timeline.last_lag_ms)} ms after the first, the median")
     console.print(Text(verdict["sentence"], style="bold"), *map(Text, lines), Text(), sep="\n")

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from tfworkshop.report import intervals, names
+from tfworkshop.report import names
 from tfworkshop.report.activity import spans
 from tfworkshop.report.intervals import merged, total, without
 from tfworkshop.report.operations import kernel_operations, uses_tensor_core

@@ -145,8 +145,8 @@ def graph_notes(profile: Profile) -> list[str]:
         )
     elif profile.setup.xla and profile.kernels and profile.setup.framework == "TensorFlow":
         notes.append(
-            "XLA is on: while TensorFlow records, XLA uses no CUDA graphs, so recorded steps launch "
-            "more often than others. Compare the speed of steps that are not recorded."
+            "XLA is on: while TensorFlow records, XLA uses no CUDA graphs, so recorded steps "
+            "launch more often than others. Compare the speed of steps that are not recorded."
         )
     return notes
 

@@ -63,7 +63,9 @@ def find(path: Path, ranks: bool = False) -> Run:
         raise Problem(f"no profile (*{ENDING}) in {path}. To make one: {MAKE_ONE}")
     if ranks:
         return Run(path.absolute(), files)
-    folders = sorted({file.absolute().parent for file in files}, key=lambda f: (recording_time(f), f))
+    folders = sorted(
+        {file.absolute().parent for file in files}, key=lambda f: (recording_time(f), f)
+    )
     newest = [file for file in files if file.absolute().parent == folders[-1]]
     return Run(folders[-1], newest, len(folders) - 1)
 

@@ -1,6 +1,6 @@
 """What 04_tf_profiler keeps of a run: the sample profile, and the pictures of its README.
 
-python -m tfworkshop.report.screenshots            the pictures (Chromium, a few minutes, a calm machine)
+python -m tfworkshop.report.screenshots            the pictures: needs Chromium, a calm machine
 python -m tfworkshop.report.screenshots --sample   the sample
 """
 
@@ -68,7 +68,7 @@ def record(script: str, *options: object) -> None:
 def make_sample(folder: Path) -> None:
     """Run 1 of the input pipeline, five small steps of it, without the name of this machine."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2  # type: ignore[import-untyped]
 
     small = ["--count", 48, "--batch-size", 8, "--images", folder / "png"]
     record("input_pipeline.py", "--run", 1, "--logdir", folder / "logs", *small)

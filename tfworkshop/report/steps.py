@@ -36,7 +36,12 @@ class FoundSteps:
 
 def find_steps(host: Host, activity: HostActivity) -> FoundSteps:
     """Markers first, then the device's own steps, then what repeats."""
-    return by_markers(host, activity) or by_device(host) or by_repetition(host, activity) or FoundSteps()
+    return (
+        by_markers(host, activity)
+        or by_device(host)
+        or by_repetition(host, activity)
+        or FoundSteps()
+    )
 
 
 # --- markers ---
@@ -109,7 +114,9 @@ def by_device(host: Host) -> FoundSteps | None:
             if line.name != "Steps":
                 continue
             rows = np.arange(len(line))
-            for name, start, end in zip(line.names(rows), line.start_ps.tolist(), line.end_ps.tolist()):
+            for name, start, end in zip(
+                line.names(rows), line.start_ps.tolist(), line.end_ps.tolist()
+            ):
                 known = longest.get(name)
                 if known is None or end - start > known.end_ps - known.start_ps:
                     longest[name] = Span(name, start, end)
@@ -117,9 +124,7 @@ def by_device(host: Host) -> FoundSteps | None:
     return FoundSteps(spans, "device", "the device's line of steps") if spans else None
 
 
-def device_spans(
-    host: Host, activity: HostActivity, spans: list[Span]
-) -> list[tuple[int, int]]:
+def device_spans(host: Host, activity: HostActivity, spans: list[Span]) -> list[tuple[int, int]]:
     """From the first to the last event on a device that each span launched; (0, 0) for none.
 
     Of several devices the one that took longest counts.
@@ -172,8 +177,8 @@ def by_repetition(host: Host, activity: HostActivity) -> FoundSteps | None:
     spread = float((high - low) / middle) if middle else 0.0
     steps = [Span(f"{basis} {i}", a, b) for i, (a, b) in enumerate(pairwise(starts))]
     note = (
-        f"Steps are inferred: no marker has a step number, but {basis} runs {len(spans)} times, "
-        f"every {middle / 1e9:.2f} ms (the middle half within {percent(spread)})."
+        f"Steps are inferred: no marker has a step number, but the function {basis} runs "
+        f"{len(spans)} times, every {middle / 1e9:.2f} ms (the middle half within {percent(spread)})."
     )
     return FoundSteps(steps, "inferred", basis, spread, [note])
 

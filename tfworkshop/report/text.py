@@ -37,7 +37,9 @@ def new_table(figures: str, names: str) -> Table:
         width = max(map(len, head.split("\n")))
         table.add_column(head, justify="right", no_wrap=True, min_width=width)
     for head in names.split("|"):  # where it is narrow, names are cut and heads are not
-        table.add_column(head, justify="left", no_wrap=True, overflow="ellipsis", min_width=len(head))
+        table.add_column(
+            head, justify="left", no_wrap=True, overflow="ellipsis", min_width=len(head)
+        )
     return table
 
 
@@ -91,7 +93,7 @@ def step_lines(profile: Profile, colour: bool) -> list[Text]:
         return [Text("Step time: not known"), *window_lines(profile, colour)]
     of = f"the mean of {steps.count}" if steps.count > 1 else "of one step: only one was recorded"
     if steps.inferred:
-        of += f", inferred from {steps.basis}"
+        of += f", inferred from calls of {steps.basis}"
     lines = [Text(printable(f"Step time: {ms(steps.average_ms)} ms, {of}"), style="bold")]
     if steps.count > 1:
         spread = f"median {ms(steps.median_ms)}, 95 % within {ms(steps.p95_ms)}, "
@@ -153,7 +155,9 @@ def share_or_dash(share: float | None) -> str:
 def devices_table(devices: list[Device], busy: list[Device]) -> Table:
     """Those that did something; the others are in a note."""
     several = len({device.host for device in devices}) > 1
-    columns = "ms|computing|of all|exchange\nms|hidden|copies\nms|hidden|kernel\nµs|launch\nµs|queue"
+    columns = (
+        "ms|computing|of all|exchange\nms|hidden|copies\nms|hidden|kernel\nµs|launch\nµs|queue"
+    )
     table = new_table(columns, "device")
     for item in busy:
         table.add_row(

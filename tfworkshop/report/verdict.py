@@ -46,16 +46,18 @@ def judge(profile: Profile) -> None:
         return
     device = worst_device(profile)
     traced = traced_again(profile)
-    by_device = device and not traced and steps.share("compilation") < LIMITS["compilation"]
-    profile.causes = device_causes(profile, device) if device and by_device else split_causes(profile, steps)
-    if traced:
-        cause, sentence, evidence, variant = "compilation", traced, split_evidence(profile, steps), ""
-    elif device and by_device:
+    if traced or steps.share("compilation") >= LIMITS["compilation"]:
+        device = None
+    if device:
+        profile.causes = device_causes(profile, device)
         cause, sentence, evidence, variant = on_device(profile, device)
     else:
+        profile.causes = split_causes(profile, steps)
         cause, sentence, evidence, variant = on_host(profile, steps)
+    if traced:
+        cause, sentence, variant = "compilation", traced, ""
     profile.causes.sort(key=lambda item: (item.name != cause, -item.gain_ms))
-    confidence = confidence_of(profile, cause, device if by_device else None)
+    confidence = confidence_of(profile, cause, device)
     profile.causes[0].confidence = confidence
     next_step = advise(cause + variant, profile.setup, mostly_graph(profile))
     if not profile.steps.count:
@@ -177,7 +179,9 @@ def on_device(profile: Profile, device: Device) -> tuple[str, str, str, str]:
     if device.idle_share < IDLE:
         sentence = f"{name} computes for {percent(device.busy_ms / device.window_ms)} of its time"
         sentence += f"{arithmetic(profile)}."
-        evidence = f"{device.kernels:,} kernels in {device.window_ms:.1f} ms, waits {waits_for(device)}."
+        evidence = (
+            f"{device.kernels:,} kernels in {device.window_ms:.1f} ms, waits {waits_for(device)}."
+        )
         return "compute", sentence, evidence, ""
     doing = max(device.waiting_ms, key=lambda key: device.waiting_ms[key])
     cause = CAUSES.get(doing, doing)
@@ -219,7 +223,9 @@ def gap_evidence(device: Device, doing: str) -> str:
     count = sum(item.count for item in device.gaps)
     gaps = f"{most.count:,} of {count:,} gaps {most.size}"
     what = "the executor busy" if doing == "launch" else ACTIVITIES[doing]
-    evidence = f"{gaps}; {what} in {percent(device.waiting_ms[doing] / device.idle_ms)} of the idle time"
+    evidence = (
+        f"{gaps}; {what} in {percent(device.waiting_ms[doing] / device.idle_ms)} of the idle time"
+    )
     if doing != "python":
         evidence += f", Python in {percent(device.waiting_ms.get('python', 0) / device.idle_ms)}"
     return f"{evidence}."

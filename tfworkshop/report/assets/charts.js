@@ -113,7 +113,7 @@ function ceilings(profile) {
     const what = cause.name === "compute" ? "all but computing" : cause.kind;
     const text = `${what}: at most ${ms(cause.gain_ms)} ms, ${cause.factor.toFixed(2)}x`;
     const note = cause.confidence === "inferred" ? ", inferred" : "";
-    return el("div", "ceiling", el("div", "rest", left, gain), el("span", "small", whole(text + note)));
+    return el("div", "ceiling", el("span", "small", whole(text + note)), el("div", "rest", left, gain));
   });
   const lead = "Hatched: what can be gained at most without it. Ceilings do not add up.";
   return [el("h3", "", "Ceilings"), el("p", "soft small", lead), ...rows];
@@ -132,7 +132,7 @@ function stepTime(profile) {
   let lead = "Only one step was recorded: it may not be a typical one.";
   if (steps.count > 1) lead = "The average step, and below it every step that was recorded.";
   if (steps.source === "inferred")
-    lead += ` No marker says where a step begins: inferred from ${steps.basis}, which repeats.`;
+    lead += ` No marker says where a step begins: inferred from calls of ${steps.basis}.`;
   const looks = steps.source === "inferred" ? "steps inferred" : "steps";
   const made = section(looks, "Where a step's time goes", lead);
   made.append(stack(steps.split, steps.average_ms), legend(steps.split, steps.average_ms));
