@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import cache
 
 import numpy as np
 
@@ -110,6 +111,7 @@ def precision(hosts: list[Host]) -> dict[str, float | None]:
     return {"bits16_percent": share, "bits32_percent": 100 - share}
 
 
+@cache
 def is_16_bit(kernel: str) -> bool:
     """Whether a matrix kernel's name says so."""
     return bool(names.MATRIX_KERNEL.search(kernel) and names.SIXTEEN_BIT.search(kernel))

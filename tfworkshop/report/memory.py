@@ -3,99 +3,88 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
 
 from tfworkshop.report import names
 from tfworkshop.report.profile import Allocation, Allocator
 from tfworkshop.report.recording import Host
+from tfworkshop.report.xspace import Line
 
 MOST = 20  # allocations to name
 MOST_POINTS = 1000  # of a curve
 EARLIER = "allocated before the recording"
 VARIES = 0.05  # of the peak: with less, nothing is known of what a batch needs
-
-
-@dataclass
-class Change:
-    """One allocation or deallocation."""
-
-    at_ps: int
-    allocates: bool
-    stats: dict[str, object]
-
-    def number(self, stat: str) -> int:
-        value = self.stats.get(stat, 0)
-        return int(value) if isinstance(value, (int, float)) else 0
+STATS = ("bytes_allocated", "bytes_available", "peak_bytes_in_use", "allocation_bytes", "addr")
+IN_USE, AVAILABLE, LIFETIME_PEAK, SIZE, ADDRESS, TIME, ALLOCATES, LINE, ROW = range(9)
 
 
 def allocators(host: Host) -> list[Allocator]:
-    by_name: dict[str, list[Change]] = defaultdict(list)
-    for line in host.threads:
+    """Every allocation and deallocation is a row of a table, sorted by time."""
+    parts: dict[str, list[np.ndarray]] = defaultdict(list)
+    for number, line in enumerate(host.threads):
         rows = np.flatnonzero(line.matches(names.MEMORY))
-        changes = [
-            Change(at, name == "MemoryAllocation", {})
-            for at, name in zip(line.start_ps[rows].tolist(), line.names(rows))
-        ]
-        for i, stat, value in line.plane.named_values(line.stats(rows)):
-            changes[i].stats[stat] = value
-        for change in changes:
-            by_name[str(change.stats.get("allocator_name", ""))].append(change)
+        if not len(rows):
+            continue
+        allocates = line.matches(names.ALLOCATION)[rows]
+        more = (line.start_ps[rows], allocates, np.full(len(rows), number), rows)
+        table = np.column_stack((line.integers(STATS, rows), *more))
+        owners = np.array(line.texts("allocator_name", rows))
+        for owner in np.unique(owners).tolist():
+            parts[owner].append(table[owners == owner])
     result = []
-    for name, changes in sorted(by_name.items()):
-        changes.sort(key=lambda change: change.at_ps)
-        result.append(allocator(host, name, changes))
+    for owner, tables in sorted(parts.items()):
+        table = np.concatenate(tables)
+        result.append(allocator(host, owner, table[np.argsort(table[:, TIME], kind="stable")]))
     return result
 
 
-def allocator(host: Host, name: str, changes: list[Change]) -> Allocator:
-    used = [change.number("bytes_allocated") for change in changes]
-    peak = max(range(len(changes)), key=lambda i: used[i])
-    curve = [[(c.at_ps - host.bounds[0]) / 1e9, float(u)] for c, u in zip(changes, used)]
-    stays, varies = min(used), max(used) - min(used)
-    available = changes[peak].number("bytes_available")
+def allocator(host: Host, name: str, table: np.ndarray) -> Allocator:
+    peak = int(np.argmax(table[:, IN_USE]))
+    peak_bytes, available = int(table[peak, IN_USE]), int(table[peak, AVAILABLE])
+    stays = int(table[:, IN_USE].min())
     result = Allocator(
         host=host.name,
         allocator=name,
-        peak_bytes=used[peak],
-        lifetime_peak_bytes=max(change.number("peak_bytes_in_use") for change in changes),
-        capacity_bytes=used[peak] + available,
-        curve=thinned(curve),
-        at_peak=at_peak(changes[: peak + 1], used[peak]),
+        peak_bytes=peak_bytes,
+        lifetime_peak_bytes=int(table[:, LIFETIME_PEAK].max()),
+        capacity_bytes=peak_bytes + available,
+        curve=curve((table[:, TIME] - host.bounds[0]) / 1e9, table[:, IN_USE]),
+        at_peak=at_peak(host.threads, table[: peak + 1], peak_bytes),
     )
     # What comes and goes in a step grows with the batch, the rest does not.
-    if "GPU" in name and available and varies > VARIES * used[peak]:
-        result.headroom = (result.capacity_bytes - stays) / varies
+    if "GPU" in name and available and peak_bytes - stays > VARIES * peak_bytes:
+        result.headroom = (result.capacity_bytes - stays) / (peak_bytes - stays)
     return result
 
 
-def thinned(curve: list[list[float]]) -> list[list[float]]:
-    """Of many points the highest in each stretch."""
-    if len(curve) <= MOST_POINTS:
-        return curve
-    edges = np.linspace(0, len(curve), MOST_POINTS + 1).astype(int)
-    return [
-        max(curve[first:last], key=lambda point: point[1]) for first, last in zip(edges, edges[1:])
-    ]
+def curve(times: np.ndarray, used: np.ndarray) -> list[list[float]]:
+    """Bytes in use over time; of many points the highest in each stretch."""
+    chosen = np.arange(len(used))
+    if len(used) > MOST_POINTS:
+        stretches = np.array_split(chosen, MOST_POINTS)
+        chosen = np.array([stretch[np.argmax(used[stretch])] for stretch in stretches])
+    return [[float(time), float(count)] for time, count in zip(times[chosen], used[chosen])]
 
 
-def at_peak(changes: list[Change], peak_bytes: int) -> list[Allocation]:
+def at_peak(threads: list[Line], table: np.ndarray, peak_bytes: int) -> list[Allocation]:
     """What was in use at the peak, by operation and shape, the largest first."""
-    held: dict[int, Change] = {}
-    for change in changes:
-        address = change.number("addr")
-        if change.allocates:
-            held[address] = change
+    held: dict[int, int] = {}  # by address: the row of the allocation
+    for i, (address, allocates) in enumerate(table[:, [ADDRESS, ALLOCATES]].tolist()):
+        if allocates:
+            held[address] = i
         else:
             held.pop(address, None)
     found: dict[tuple[str, str], Allocation] = {}
-    for change in held.values():
-        operation = str(change.stats.get("tf_op", "unknown"))
-        key = operation, str(change.stats.get("tensor_shapes", ""))
-        item = found.setdefault(key, Allocation(*key, 0, 0))
-        item.count += 1
-        item.total_bytes += change.number("allocation_bytes")
+    in_use = table[list(held.values())]
+    for number in np.unique(in_use[:, LINE]).tolist():
+        of_line = in_use[in_use[:, LINE] == number]
+        labels = threads[number].texts_of(("tf_op", "tensor_shapes"), of_line[:, ROW])
+        for operation, shape, size in zip(*labels, of_line[:, SIZE].tolist()):
+            key = operation or "unknown", shape
+            item = found.setdefault(key, Allocation(*key, 0, 0))
+            item.count += 1
+            item.total_bytes += size
     earlier = peak_bytes - sum(item.total_bytes for item in found.values())
     if earlier > 0:
         found[EARLIER, ""] = Allocation(EARLIER, "", 1, earlier)

@@ -34,6 +34,7 @@ EAGER_CALL = re.compile(r"^EagerLocalExecute: ")
 EAGER_OPERATION = re.compile(r"^EagerLocalExecute: (?!__inference|Iterator|Optional)")
 EXECUTOR = re.compile(r"^ExecutorState::Process")
 MEMORY = re.compile(r"^Memory(Allocation|Deallocation)$")
+ALLOCATION = re.compile(r"^MemoryAllocation$")
 JIT_CALL = re.compile(r"^PjitFunction\(")
 XLA = re.compile(r"^(Xla(Launch|Run|Module|Compil)|_Xla)|fusion|^Thunk|^PjRt|^Pjit")
 # Containers that say nothing about whether work was done in them.
@@ -104,7 +105,7 @@ ELIGIBLE = re.compile(
 )
 KINDS = (  # of a kernel: the first that fits its name or its operation's
     ("communication", r"nccl|rccl|all-?reduce|all-?gather|reduce-?scatter"),
-    ("convolution", r"conv(olution|\dd|_|-)|fprop|dgrad|wgrad|winograd|miopen|implicit_"),
+    ("convolution", r"conv(olution|\dd|_|-)|[48]cudnn|fprop|dgrad|wgrad|winograd|miopen|implicit_"),
     ("matrix multiply", r"gemm|matmul|cutlass|cublas|\bcijk_|einsum|\bdot\b|attention"),
     ("random numbers", r"philox|random|\brng"),
     ("copy and layout", r"memcpy|memset|transpose|swapdim|^copy|concat|gather|slice|pad"),

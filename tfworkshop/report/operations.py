@@ -83,18 +83,17 @@ def add_thread(sums: dict[Key, Sum], line: Line) -> None:
 
 
 def name_keys(line: Line) -> list[Key | None]:
-    """For each name of the plane the operation that it means."""
-    result: list[Key | None] = []
-    for display, full in zip(line.plane.event_names, line.plane.full_names):
-        parsed = names.parse_operation(full)
+    """For each name that the thread uses the operation that it means."""
+    result: list[Key | None] = [None] * len(line.plane.event_names)
+    for i in np.unique(line.event_name).tolist():
+        display = line.plane.event_names[i]
+        parsed = names.parse_operation(line.plane.full_names[i])
         if names.EAGER_OPERATION.match(display):
             kind = display.partition(": ")[2]
-            result.append((kind, kind, "eager"))
+            result[i] = (kind, kind, "eager")
         elif parsed:
             mode = "tf.data" if parsed[1] == names.DATASET else "graph"
-            result.append((*parsed, mode))
-        else:
-            result.append(None)
+            result[i] = (*parsed, mode)
     return result
 
 

@@ -178,7 +178,8 @@ def by_repetition(host: Host, activity: HostActivity) -> FoundSteps | None:
     steps = [Span(f"{basis} {i}", a, b) for i, (a, b) in enumerate(pairwise(starts))]
     note = (
         f"Steps are inferred: no marker has a step number, but the function {basis} runs "
-        f"{len(spans)} times, every {middle / 1e9:.2f} ms (the middle half within {percent(spread)})."
+        f"{len(spans)} times, every {middle / 1e9:.2f} ms "
+        f"(the middle half within {percent(spread)})."
     )
     return FoundSteps(steps, "inferred", basis, spread, [note])
 

@@ -80,6 +80,16 @@ class Line:
         chosen &= np.isin(stats.kind, (UNSIGNED, SIGNED))
         return rows[stats.event[chosen]], stats.value[chosen]
 
+    def integers(self, wanted: tuple[str, ...], rows: np.ndarray) -> np.ndarray:
+        """Several stats of some events as whole numbers, a column for each, 0 where one is missing."""
+        result = np.zeros((len(rows), len(wanted)), np.int64)
+        stats = self.stats(rows)
+        is_number = np.isin(stats.kind, (UNSIGNED, SIGNED))
+        for column, stat in enumerate(wanted):
+            chosen = is_number & np.isin(stats.name, self.plane.stat_numbers(stat))
+            result[stats.event[chosen], column] = stats.value[chosen]
+        return result
+
     def texts(self, stat: str, rows: np.ndarray) -> list[str]:
         """One stat of some events as text, "" where an event has none."""
         values = self.texts_of((stat,), rows)
