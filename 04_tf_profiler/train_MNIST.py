@@ -114,9 +114,9 @@ def profile_folder(args):
     """Where this process records its profile; None if it records none."""
     if args.logdir is None:
         return None
-    if hvd.rank() == 0:
+    if hvd.rank() == 0:  # Horovod: its profile is enough, unless ranks differ
         return args.logdir
-    if args.profile_ranks == "all":  # Horovod: rank 0 alone is enough, unless ranks differ
+    if args.profile_ranks == "all":  # Horovod: each rank into a folder of its own
         return args.logdir / str(hvd.rank())
     return None
 

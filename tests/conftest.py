@@ -1,12 +1,9 @@
-"""What the tests share: real MNIST, a small set, and ways to run a stage or to import it."""
+"""What the tests share: real MNIST, a small part of it, and ways to run or import a stage."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import faulthandler
-import functools
-import gc
 import importlib.util
 import io
 import json
@@ -18,38 +15,39 @@ import signal
 import subprocess
 import sys
 import tempfile
-import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
 
+from tests import warm
 from tfworkshop import data
 from tfworkshop.stages import ROOT
 
 # As stages 05 and 06 do, before any operation: a machine may announce AMX and yet trap it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# The same kernels on every CPU; and only oneDNN's allocator records its memory.
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # the same kernels on every CPU
 
-# Memory that is given back has to be faulted in again: fewer page faults in every small run.
-os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(1 << 30))
-os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(1 << 25))
-
-# A Horovod with MPI: a process alone needs no daemon and no fast network, which cost 0.3 s; and a
-# rank that waits must not keep a core busy which another rank needs.
-OPEN_MPI = {"OMPI_MCA_ess_singleton_isolated": "1", "OMPI_MCA_pml": "ob1"}
-OPEN_MPI["OMPI_MCA_mpi_yield_when_idle"] = "1"
+# A process alone needs no daemon of Open MPI and no fast network, which cost 0.3 s; and a rank that
+# waits must not keep a core busy which another rank needs.
+OPEN_MPI = {
+    "OMPI_MCA_ess_singleton_isolated": "1",
+    "OMPI_MCA_pml": "ob1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
 os.environ.update(OPEN_MPI)
 
 # A background job starts with Ctrl+C ignored, and its children inherit that: here it must work.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+Script = tuple[str, str]
 # Every script, as (folder, file), in the order of the ladder.
-SCRIPTS = [
+SCRIPTS: list[Script] = [
     ("00_baseline", "train_MNIST.py"),
     ("01_line_profiler", "train_MNIST.py"),
     ("01_line_profiler", "train_MNIST_iofix.py"),
@@ -62,7 +60,7 @@ SCRIPTS = [
 ]
 LAST = SCRIPTS[-1]
 
-# What is found under a test's load is nothing to remember; until the end, all processes share it.
+# What is measured under the load of tests must not be kept; all test processes share this folder.
 if "WORKSHOP_TEST_CACHE" not in os.environ:
     os.environ["WORKSHOP_TEST_CACHE"] = tempfile.mkdtemp(prefix="workshop_test_")
     atexit.register(shutil.rmtree, os.environ["WORKSHOP_TEST_CACHE"], ignore_errors=True)
@@ -74,16 +72,16 @@ LOG_LINE = re.compile(
     r"throughput: (?P<speed>\d+\.\d{3}) img/s\.$",
     re.M,
 )
-# What TensorFlow's C++ side says on its own: no reader can act on it.
+# Lines of TensorFlow's C++ side, about which a reader can do nothing.
 NOISE = re.compile(r"^(I0000 |WARNING: All log messages before absl|.*oneDNN supports DT_HALF)")
 
 
-def stages(*numbers: str) -> list[tuple[str, str]]:
+def stages(*numbers: str) -> list[Script]:
     """The scripts of these folders, given by number."""
     return [script for script in SCRIPTS if script[0][:2] in numbers]
 
 
-def script_id(script: tuple[str, str]) -> str:
+def script_id(script: Script) -> str:
     return f"{script[0][:2]}-{Path(script[1]).stem}"
 
 
@@ -105,6 +103,14 @@ def small(mnist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A python whose processes start with TensorFlow loaded."""
+    program = tmp_path_factory.mktemp("warm") / "python"
+    with warm.started(program):
+        yield program
+
+
 def stage_environment(**extra: str) -> dict[str, str]:
     """This environment without what a launcher, a batch job or a user may have set."""
     drop = ("HOROVOD", "OMPI_", "PMI_", "SLURM_", "MNIST_NPZ", "CUDA_VISIBLE", "LINE_PROFILE")
@@ -114,12 +120,16 @@ def stage_environment(**extra: str) -> dict[str, str]:
 
 
 def run_script(
-    script: tuple[str, str], *options: object, cwd: Path, timeout: float = 300, **extra: str
+    script: Script,
+    *options: object,
+    cwd: Path,
+    python: Path | str = sys.executable,
+    timeout: float = 300,
+    **extra: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a stage as a reader would: plain python, in its own process."""
-    command = [sys.executable, str(ROOT / script[0] / script[1]), *map(str, options)]
+    """Run a stage as a reader would: in its own process."""
     return subprocess.run(
-        command,
+        [str(python), str(ROOT / script[0] / script[1]), *map(str, options)],
         cwd=cwd,
         env=stage_environment(**extra),
         capture_output=True,
@@ -128,32 +138,19 @@ def run_script(
     )
 
 
-def load_script(script: tuple[str, str]) -> ModuleType:
+def load_script(script: Script) -> ModuleType:
     """A stage as a module, for tests of its functions."""
     path = ROOT / script[0] / script[1]
     spec = importlib.util.spec_from_file_location(f"{script[0]}_{path.stem}".lstrip("0"), path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # tf.function looks there for the source
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        spec.loader.exec_module(module)
-    finally:  # a stage makes Ctrl+C end the process while TensorFlow loads: not this one
-        signal.signal(signal.SIGINT, handler)
-    leave_to_itself()
+    spec.loader.exec_module(module)
     return module
 
 
-@functools.cache
-def leave_to_itself() -> None:
-    """What TensorFlow made while it loaded stays: not to be looked through again and again."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
-
-
 class Ended(NamedTuple):
-    """How a stage's main() ended, told as its process would have."""
+    """How main() ended, as its process would have."""
 
     status: int
     stdout: str
@@ -161,34 +158,29 @@ class Ended(NamedTuple):
 
 
 def run_main(module: ModuleType, *options: object) -> Ended:
-    """main() in this process: spares the import of TensorFlow for every case."""
-    out, err = io.StringIO(), io.StringIO()
-    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    root, argv = logging.getLogger(), sys.argv
-    handlers, level = root.handlers[:], root.level
-    sys.argv = [f"{module.__name__}.py", *map(str, options)]
+    """main() in this process: for many short runs, mostly of options."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     code: object = 0
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with (
+            mock.patch.object(sys, "argv", [f"{module.__name__}.py", *map(str, options)]),
+            mock.patch.object(logging.root, "handlers", []),
+            contextlib.redirect_stdout(stdout),
+            contextlib.redirect_stderr(stderr),
+        ):
             module.main()
     except SystemExit as end:
         code = end.code or 0
-    except KeyboardInterrupt:  # what the interpreter would do
-        code = -signal.SIGINT
-        traceback.print_exc(file=err)
     finally:
-        faulthandler.cancel_dump_traceback_later()  # a stage that stopped early leaves it
-        sys.argv = argv
-        root.handlers[:] = handlers
-        root.setLevel(level)
-        for number, handler in signals.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
         module.keras.mixed_precision.set_dtype_policy("float32")
     if isinstance(code, str):  # sys.exit(text) prints it and exits with 1
-        err.write(f"{code}\n")
+        stderr.write(f"{code}\n")
         code = 1
     assert isinstance(code, int)
-    return Ended(code, out.getvalue(), err.getvalue())
+    return Ended(code, stdout.getvalue(), stderr.getvalue())
 
 
 def said(stderr: str) -> list[str]:
@@ -213,27 +205,6 @@ def profiled(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The logdir of stage 04, with steps 5 to 14 recorded."""
     logs = tmp_path_factory.mktemp("profiled") / "logs"
     options = ["--data", small, "--steps", 16, "--profile-steps", 5, 14, "--logdir", logs]
-    options += ["--xla", "on"]
-    ended = run_main(load_script(stages("04")[0]), *options)
+    ended = run_main(load_script(stages("04")[0]), *options, "--xla", "on")
     assert ended.status == 0, ended.stderr
     return logs
-
-
-# What `./workshop test --quick` runs: no training, no TensorFlow, no waiting.
-QUICK = {"test_choosing", "test_container", "test_data", "test_docs", "test_ladder", "test_results"}
-QUICK |= {"test_style"}
-SLOW_FIXTURES = {"walks", "trained", "checked"}
-SLOW_TEST = re.compile("real_run|ctrl_c|slow_way")
-
-
-# Files that a worker should start with: those that take minutes.
-LONG = ["test_docs", "test_exercises", "test_horovod", "test_mysteries", "test_stages"]
-LONG += ["test_submit", "test_learning", "test_xray", "test_doctor", "test_report_events"]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: [*LONG, item.path.stem].index(item.path.stem))
-    for item in items:
-        needs = set(getattr(item, "fixturenames", ()))
-        if item.path.stem not in QUICK or needs & SLOW_FIXTURES or SLOW_TEST.search(item.name):
-            item.add_marker(pytest.mark.slow)

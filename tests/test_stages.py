@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import (
+from tensorboard_plugin_profile.convert.raw_to_tool_data import xspace_to_tool_data
+
+from tests.conftest import (
     LAST,
     LOG_LINE,
     SCRIPTS,
-    Ended,
+    Script,
     files_in,
     load_script,
     losses,
@@ -30,119 +31,91 @@ from conftest import (
     script_id,
     stages,
 )
-from tensorboard_plugin_profile.convert.raw_to_tool_data import xspace_to_tool_data
+from tfworkshop import results as results_format
+from tfworkshop.stages import ROOT
 
-Script = tuple[str, str]
+pytestmark = pytest.mark.slow
 
 STEPS, BATCH = 26, 16
 PROFILING = stages("04", "05", "06")
-WINDOW = range(10, 20)  # the default one
-TYPES: dict[str, type | tuple[type, ...]] = {
-    "stage": str,
-    "epochs": int,
-    "batch_size": int,
-    "lr": float,
-    "steps": int,
-    "data": str,
-    "log_every": int,
-    "seed": int,
-    "precision": str,
-    "xla": str,
-    "steps_per_call": int,
-    "threads": type(None),  # not named: TensorFlow's own
-    "logdir": str,
-    "profile_steps": list,
-    "profile_ranks": str,
-    "results": str,
-    "interrupted": bool,
-    "test_accuracy": float,
-    "device": str,
-    "steps_per_epoch": int,
-    "ranks": int,
-    "versions": dict,
-    "warmup_steps": int,
-    "steps_timed": int,
-    "compile_s": (float, int),  # 0 where nothing is compiled
-    "step_ms_median": float,
-    "img_per_s": float,
-    "final_loss": float,
+SOME = [*stages("00", "02"), LAST]  # eager, graph, many steps a call
+OPTIONS = {
+    "00": "help epochs batch-size lr steps data log-every seed results",
+    "04": "xla logdir profile-steps profile-ranks",
+    "05": "precision",
+    "06": "steps-per-call",
 }
-SINCE = {"xla": "04", "logdir": "04", "profile_steps": "04", "profile_ranks": "04"}
-SINCE |= {"precision": "05", "steps_per_call": "06", "threads": "06"}
-OPTIONS = {"--epochs", "--batch-size", "--lr", "--steps", "--data", "--log-every", "--seed"}
-OPTIONS |= {"--results"}
-SOME = [*stages("00", "02"), LAST]  # eager, graph, many steps a call: for tests of options
+some_scripts = pytest.mark.parametrize("script", SOME, ids=script_id)
 
 
-def keys_of(script: Script) -> list[str]:
-    """What a stage's results have, in order."""
-    names = [name for name in TYPES if SINCE.get(name, "00") <= script[0][:2]]
-    return names if script == LAST else [name for name in names if name != "threads"]
+@pytest.fixture(scope="module")
+def modules() -> dict[Script, ModuleType]:
+    return {script: load_script(script) for script in SCRIPTS}
 
 
-def counted(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """Grows whenever Python runs the forward pass: each step, or each time it is traced."""
-    forward_pass, calls = module.forward_pass, []
+@pytest.fixture(autouse=True)
+def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MNIST_NPZ", raising=False)
 
-    def counting(*args: object) -> object:
-        calls.append(None)
-        return forward_pass(*args)
 
-    monkeypatch.setattr(module, "forward_pass", counting)
-    return calls
+@pytest.fixture(scope="module")
+def tiny(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Makes npz files with a few images, and more arrays if wanted."""
+    folder = tmp_path_factory.mktemp("tiny")
+    with np.load(small) as file:
+        arrays = dict(file)
+
+    def make(images: int, **more: object) -> Path:
+        path = folder / f"{images}{''.join(more)}.npz"
+        np.savez(path, **{name: array[:images] for name, array in arrays.items()}, **more)
+        return path
+
+    return make
+
+
+# --- one run of each script, looked at by many tests ---
 
 
 class Trained(NamedTuple):
-    """One finished run of a script, looked at by many tests."""
-
     script: Script
-    ended: Ended
     folder: Path
-    traces: int
-
-    @property
-    def number(self) -> str:
-        return self.script[0][:2]
-
-    @property
-    def results(self) -> dict:
-        return read_results(self.folder / "out" / "results.json")
-
-    @property
-    def log(self) -> list[dict[str, str]]:
-        return [match.groupdict() for match in LOG_LINE.finditer(self.ended.stdout)]
+    stdout: str
+    stderr: str
+    results: dict
+    log: list[dict[str, str]]
 
 
 @pytest.fixture(scope="module", params=SCRIPTS, ids=script_id)
-def trained(
-    request: pytest.FixtureRequest, small: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Trained]:
-    script, folder = request.param, tmp_path_factory.mktemp(script_id(request.param))
+def trained(request, small: Path, warm_python: Path, tmp_path_factory) -> Trained:
+    script = request.param
+    folder = tmp_path_factory.mktemp(script_id(script))
     (folder / "cwd").mkdir()
-    options = ["--steps", STEPS, "--data", small, "--results", "../out/results.json"]
-    options += ["--batch-size", BATCH]
-    options += ["--logdir", "../logs"] if script in PROFILING else []
-    options += ["--steps-per-call", 3] if script in stages("06") else []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder / "cwd")
-        module = load_script(script)
-        traces = counted(module, patch)
-        ended = run_main(module, *options)
-        yield Trained(script, ended, folder, len(traces))
+    options = ["--steps", STEPS, "--data", small, "--batch-size", BATCH]
+    options += ["--results", "../out/results.json"]
+    if script in PROFILING:
+        options += ["--logdir", "../logs"]
+    if script in stages("06"):
+        options += ["--steps-per-call", 3]
+    process = run_script(script, *options, cwd=folder / "cwd", python=warm_python)
+    assert process.returncode == 0, process.stderr
+    log = [match.groupdict() for match in LOG_LINE.finditer(process.stdout)]
+    results = read_results(folder / "out" / "results.json")
+    return Trained(script, folder, process.stdout, process.stderr, results, log)
 
 
-def test_a_run_ends_well_and_says_nothing_but_its_log(trained: Trained) -> None:
-    assert (trained.ended.status, trained.ended.stderr) == (0, "")
-    lines, keys = trained.ended.stdout.splitlines(), keys_of(trained.script)
-    more = [line for line in lines[: -len(keys)] if not LOG_LINE.match(line)]
-    chosen = trained.results.get("precision")  # is logged
-    assert len(more) == bool(chosen) and all(f" - INFO - {chosen}: " in line for line in more)
-    assert [line.split(" ")[0] for line in lines[-len(keys) :]] == keys
+def test_a_run_says_nothing_but_its_log_and_its_summary(trained: Trained) -> None:
+    assert said(trained.stderr) == []
+    lines = trained.stdout.splitlines()
+    summary = [f"{name:<15} {value}" for name, value in trained.results.items()]
+    assert lines[-len(summary) :] == summary
+    others = [line for line in lines[: -len(summary)] if not LOG_LINE.match(line)]
+    assert len(others) == ("precision" in trained.results)  # which one was chosen
 
 
 def test_one_log_line_a_step_in_order(trained: Trained) -> None:
     numbers = [(int(line["epoch"]), int(line["batch"])) for line in trained.log]
-    assert numbers == [(0, i) for i in range(STEPS)]
+    assert numbers == [(0, step) for step in range(STEPS)]
     for line in trained.log:
         seconds = BATCH / float(line["speed"])
         assert seconds == pytest.approx(float(line["time"]), rel=1e-3, abs=1e-3)
@@ -155,231 +128,216 @@ def test_the_loss_falls(trained: Trained) -> None:
 
 
 def test_results_say_what_ran(trained: Trained) -> None:
-    results = trained.results
-    assert list(results) == keys_of(trained.script)
-    wrong = {key: value for key, value in results.items() if not isinstance(value, TYPES[key])}
-    assert wrong == {}
+    results = results_format.read_results(trained.folder / "out" / "results.json")
     folder, file = trained.script
-    gpu = bool(tf.config.list_physical_devices("GPU"))
-    assert results["stage"] == ("06_device" if file == "train_MNIST_device.py" else folder)
-    assert results["device"].startswith("CPU, ") == (not gpu)
-    assert (results["ranks"], results["batch_size"], results["lr"]) == (1, BATCH, 0.001)
-    assert (results["steps"], results["steps_per_epoch"]) == (STEPS, 2048 // BATCH)
-    assert results.get("xla") in (None, "on" if gpu else "off")
-    assert (results["data"], results["seed"], results["interrupted"]) == ("mnist", 1, False)
-    versions = {module.__name__: module.__version__ for module in (tf, keras, np)}
-    assert results["versions"] == versions
+    assert results.stage == ("06_device" if file == "train_MNIST_device.py" else folder)
+    assert (results.ranks, results.batch_size, results.steps) == (1, BATCH, STEPS)
+    assert (results.data, results.seed, results.interrupted) == ("mnist", 1, False)
+    assert results.device.startswith("CPU, ") != bool(tf.config.list_physical_devices("GPU"))
+    assert results.versions["tensorflow"] == tf.__version__
 
 
 def test_results_agree_with_the_log(trained: Trained) -> None:
     """Not timed: the first ten steps, the profiled ones, in 06 the first call of a length."""
-    results, times = trained.results, [float(line["time"]) for line in trained.log]
-    warmup, timed = times[:10], times[20:] if trained.script in PROFILING else times[10:]
-    if trained.number == "06":
+    times = [float(line["time"]) for line in trained.log]
+    warmup, timed = times[:10], times[10:]
+    if trained.script in PROFILING:
+        timed = times[20:]
+    if trained.script in stages("06"):
         warmup, timed = warmup + timed[:3], timed[3:]
+    results = trained.results
     assert (results["warmup_steps"], results["steps_timed"]) == (len(warmup), len(timed))
     median = results["step_ms_median"]
     assert median == pytest.approx(1000 * statistics.median(timed), abs=0.51)
     assert results["img_per_s"] == pytest.approx(1000 * BATCH / median, rel=1e-4, abs=0.1)
-    spent = sum(warmup) - len(warmup) * median / 1000
-    assert results["compile_s"] == pytest.approx(max(0, spent), abs=0.02)
+    compiling = sum(warmup) - len(warmup) * median / 1000
+    assert results["compile_s"] == pytest.approx(max(0, compiling), abs=0.02)
     assert f"{results['final_loss']:.3f}" == trained.log[-1]["loss"]
 
 
-def test_the_summary_is_the_results(trained: Trained) -> None:
-    summary = trained.ended.stdout.splitlines()[-len(keys_of(trained.script)) :]
-    assert summary == [f"{name:<15} {value}" for name, value in trained.results.items()]
-
-
-def test_a_graph_is_traced_once(trained: Trained) -> None:
-    assert trained.traces == (STEPS if trained.number < "02" else 1)
-
-
-def test_nothing_else_is_left_behind(trained: Trained) -> None:
-    assert files_in(trained.folder / "out") == {"results.json"}
-    assert files_in(trained.folder / "cwd") == set()
-    others = {path.name for path in trained.folder.iterdir()} - {"cwd", "out"}
-    assert others == ({"logs"} if trained.script in PROFILING else set())
+def test_a_run_leaves_its_results_and_its_profile_only(trained: Trained) -> None:
+    files = files_in(trained.folder) - {"out/results.json"}
+    assert all(name.startswith("logs/plugins/profile/") for name in files)
+    assert bool(files) == (trained.script in PROFILING)
 
 
 def test_the_profile_has_every_step_of_its_window(trained: Trained) -> None:
-    if trained.script not in PROFILING:
-        return
-    (profile,) = (trained.folder / "logs").glob("plugins/profile/*/*.xplane.pb")
-    assert profile.stat().st_size > 10_000
-    page, _ = xspace_to_tool_data([str(profile)], "overview_page^", {})
-    assert "No step marker observed" not in page
-    rows = [row["c"][0]["v"] for row in json.loads(page)[1]["rows"]]
-    assert rows == [f"train {step}" for step in WINDOW]
-
-
-@pytest.mark.parametrize("script", [*stages("01")[:1], LAST], ids=script_id)
-def test_as_a_process_without_horovod(script, small, tmp_path) -> None:
-    """A laptop's case, wherever this runs: a package that cannot be imported hides the real one."""
-    (tmp_path / "horovod").mkdir()
-    (tmp_path / "horovod" / "__init__.py").write_text("raise ImportError")
-    options = ["--data", small, "--batch-size", 16, "--steps", 3]
-    options += ["--threads", 1] if script == LAST else []  # must be set before TensorFlow starts
-    alone = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-    process = run_script(script, *options, cwd=tmp_path, **alone)
-    assert (process.returncode, said(process.stderr)) == (0, [])
-    assert len(losses(process.stdout)) == 3
-    assert files_in(tmp_path) == {"horovod/__init__.py"}  # and no line profile, unless asked for
-    summary = process.stdout.splitlines()[-len(keys_of(script)) :]
-    assert [line.split()[0] for line in summary] == keys_of(script)
+    profiles = list(trained.folder.glob("logs/plugins/profile/*/*.xplane.pb"))
+    assert len(profiles) == (trained.script in PROFILING)
+    for profile in profiles:
+        page, _ = xspace_to_tool_data([str(profile)], "overview_page^", {})
+        assert re.findall(r'"train (\d+)"', page) == [str(step) for step in range(10, 20)]
 
 
 # --- options ---
 
 
-@pytest.fixture(scope="module")
-def modules() -> dict[Script, ModuleType]:
-    return {script: load_script(script) for script in SCRIPTS}
+@pytest.mark.parametrize("script", SCRIPTS, ids=script_id)
+def test_help_names_the_options_and_says_whole_sentences(modules, script) -> None:
+    ended = run_main(modules[script], "--help")
+    expected = " ".join(names for since, names in OPTIONS.items() if since <= script[0][:2])
+    options = {f"--{name}" for name in expected.split()} | {"--batch"}  # and --batch_size
+    if script == LAST:
+        options.add("--threads")
+    assert set(re.findall(r"--[a-z-]+", ended.stdout)) == options
+    sentence = modules[script].__doc__.splitlines()[0]
+    assert sentence in " ".join(ended.stdout.split())
+    assert sentence.endswith((".", "?"))
 
 
-@pytest.fixture(autouse=True)
-def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In-process runs write nowhere else, and no setting of the user's reaches them."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MNIST_NPZ", raising=False)
-
-
-@pytest.fixture(scope="session")
-def tiny(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A maker of npz files with a few images, and more arrays if wanted."""
-    with np.load(small) as full:
-        arrays = {name: full[name] for name in full.files}
-    folder = tmp_path_factory.mktemp("tiny")
-
-    def make(images: int, **more: object) -> Path:
-        path = folder / f"{images}{'-'.join(more)}.npz"
-        np.savez(path, **{name: array[:images] for name, array in arrays.items()}, **more)
-        return path
-
-    return make
-
-
-@pytest.mark.parametrize("script", SOME, ids=script_id)
-def test_batch_size_in_both_spellings_and_too_few_steps_to_time(modules, tiny, script) -> None:
-    for spelling in ("--batch-size", "--batch_size"):
-        options = ["--data", tiny(64), "--steps", 2, spelling, 16, "--results", "r.json"]
-        assert run_main(modules[script], *options).status == 0
-        results = read_results(Path("r.json"))
-        assert (results["batch_size"], results["steps_per_epoch"]) == (16, 4)
-        assert (results["warmup_steps"], results["steps_timed"]) == (2, 0)
-        assert {results[n] for n in ("step_ms_median", "img_per_s", "compile_s")} == {None}
-
-
-@pytest.mark.parametrize("script", SOME, ids=script_id)
+@some_scripts
 def test_data_is_the_options_then_the_environments_then_the_repositorys(
     modules, tiny, mnist, script, monkeypatch
 ) -> None:
     """Told apart by length: an epoch of 2 steps, and one of 3."""
     monkeypatch.setattr(sys, "argv", ["train_MNIST.py"])
-    defaults = modules[script].parse_args()
-    assert (defaults.data, defaults.batch_size) == (mnist, 64)
+    assert modules[script].parse_args().data.samefile(mnist)
     monkeypatch.setenv("MNIST_NPZ", str(tiny(32, synthetic=True)))
-    options = ["--batch-size", 16, "--epochs", 1, "--steps", 9, "--results", "r.json"]
+    options = ["--batch_size", 16, "--epochs", 1, "--steps", 9, "--results", "r.json"]
     assert len(losses(run_main(modules[script], *options).stdout)) == 2
-    assert read_results(Path("r.json"))["data"] == "synthetic"
+    results = read_results(Path("r.json"))
+    assert (results["data"], results["batch_size"]) == ("synthetic", 16)
+    assert (results["warmup_steps"], results["img_per_s"]) == (2, None)  # too short to time
     assert len(losses(run_main(modules[script], *options, "--data", tiny(48)).stdout)) == 3
     assert read_results(Path("r.json"))["data"] == "mnist"
 
 
 @pytest.mark.parametrize("script", [*stages("00", "01", "02"), LAST], ids=script_id)
 def test_a_seed_fixes_the_losses(modules, tiny, script) -> None:
+    """0 is a seed as any other."""
     options = ["--data", tiny(256), "--batch-size", 32, "--steps", 4, "--seed"]
-    once, again, other = (losses(run_main(modules[script], *options, n).stdout) for n in (5, 5, 6))
+    once, again, other = (losses(run_main(modules[script], *options, n).stdout) for n in (0, 0, 6))
     assert len(once) == 4
     assert once == again != other
 
 
 WAYS = [(script, []) for script in stages("00", "02", "04")]
-WAYS += [(LAST, ["--steps-per-call", 3, "--xla", xla]) for xla in ("off", "on", "call")]
+WAYS += [(LAST, ["--steps-per-call", 3, "--xla", xla]) for xla in ("off", "on")]
 
 
-@pytest.mark.parametrize(("script", "more"), WAYS, ids=["00", "02", "04", "off", "on", "call"])
+@pytest.mark.parametrize(("script", "more"), WAYS, ids=["00", "02", "04", "06", "06-xla"])
 def test_epochs_end_where_the_data_does(tiny, script, more, monkeypatch) -> None:
     """18 images are 4 batches of 4, and 2 images that no batch gets; calls of 3 and 1 steps."""
     module = load_script(script)
-    traces = counted(module, monkeypatch)
-    options = ["--data", tiny(18), "--batch-size", 4, "--epochs", 3, "--log-every", 2]
-    ended = run_main(module, *options, *more)
+    calls = []  # of forward_pass by Python: each step, or each time a graph is traced
+    forward_pass = module.forward_pass
+    module.forward_pass = lambda *args: calls.append(None) or forward_pass(*args)
+    options = ["--data", tiny(18), "--batch-size", 4, "--log-every", 2, *more]
+    ended = run_main(module, *options, "--epochs", 3, "--steps", 11)
     numbers = [(int(m["epoch"]), int(m["batch"])) for m in LOG_LINE.finditer(ended.stdout)]
-    assert ended.status == 0, ended.stderr
-    assert numbers == [(epoch, batch) for epoch in range(3) for batch in (0, 2)]
-    assert len(traces) == (12 if script in stages("00") else 1)
+    assert numbers == [(0, 0), (0, 2), (1, 0), (1, 2), (2, 0), (2, 2)]
+    assert len(calls) == (11 if script in stages("00") else 1)
 
 
-@pytest.mark.parametrize("script", SOME, ids=script_id)
-def test_epochs_and_steps_whichever_ends_first(modules, tiny, script) -> None:
-    options = ["--data", tiny(48), "--batch-size", 16, "--epochs"]
-    assert len(losses(run_main(modules[script], *options, 2, "--steps", 5).stdout)) == 5
-    assert len(losses(run_main(modules[script], *options, 2, "--steps", 7).stdout)) == 6
-
-
-@pytest.mark.parametrize("script", SOME, ids=script_id)
+@some_scripts
 def test_every_epoch_has_its_own_order(tiny, script) -> None:
     """Each image is one batch; with a learning rate of almost 0 its loss is its name."""
-    options = ["--data", tiny(12), "--batch-size", 1, "--epochs", 2, "--lr", 1e-9]
     module = load_script(script)
-    module.MNISTClassifier = without_dropout(module.MNISTClassifier)
-    seen = losses(run_main(module, *options).stdout)
-    first, second = seen[:12], seen[12:]
-    assert first != second and sorted(first) == sorted(second)
 
-
-def without_dropout(model: type) -> type:
-    class Plain(model):
+    class WithoutDropout(module.MNISTClassifier):
         def __init__(self) -> None:
             super().__init__()
             self.dropout_1.rate = self.dropout_2.rate = 0
 
-    return Plain
+    module.MNISTClassifier = WithoutDropout
+    options = ["--data", tiny(12), "--batch-size", 1, "--epochs", 2, "--lr", 1e-9]
+    logged = losses(run_main(module, *options).stdout)
+    first, second = logged[:12], logged[12:]
+    assert first != second and sorted(first) == sorted(second)
 
 
 @pytest.mark.parametrize("precision", ["mixed_float16", "mixed_bfloat16"])
-@pytest.mark.parametrize("script", [*stages("05"), LAST], ids=script_id)
+@pytest.mark.parametrize("script", stages("05", "06"), ids=script_id)
 def test_reduced_precision_by_name(modules, script, precision, tiny) -> None:
     """On a CPU too, whatever its instruction set: slow there, but no crash."""
     options = ["--data", tiny(16), "--batch-size", 4, "--steps", 2, "--results", "r.json"]
     ended = run_main(modules[script], *options, "--precision", precision)
     assert (ended.status, ended.stderr) == (0, "")
     assert read_results(Path("r.json"))["precision"] == precision
-    assert "float32" not in ended.stdout
 
 
-@pytest.mark.parametrize(
-    ("script", "more"),
-    [(stages("04")[0], ["--xla", "on"]), (LAST, ["--steps-per-call", 1])],
-    ids=["04", "06"],
-)
-def test_a_profiled_compilation_is_no_step_time(modules, tiny, script, more) -> None:
+@pytest.mark.parametrize("script", [*stages("04"), LAST], ids=script_id)
+def test_a_profiled_compilation_is_no_step_time(modules, tiny, script) -> None:
     """The first ten steps are warm-up by number, profiled or not."""
-    options = ["--data", tiny(64), "--batch-size", 8, "--steps", 24, "--results", "r.json"]
+    options = ["--data", tiny(64), "--batch-size", 8, "--steps", 14, "--results", "r.json"]
     options += ["--logdir", "logs", "--profile-steps", 0, 8]
-    assert run_main(modules[script], *options, *more).status == 0
+    if script == LAST:
+        options += ["--steps-per-call", 1]
+    assert run_main(modules[script], *options).status == 0
     results = read_results(Path("r.json"))
-    assert (results["warmup_steps"], results["steps_timed"]) == (10, 14)
+    assert (results["warmup_steps"], results["steps_timed"]) == (10, 4)
     assert results["compile_s"] > 5 * results["step_ms_median"] / 1000
-    assert len(list(Path("logs").rglob("*.xplane.pb"))) == 1
 
 
-def test_threads_reach_tensorflow(modules, tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here it runs already, and would refuse; a process of its own is tested above."""
-    asked: list[int | None] = []
-    name = "set_intra_op_parallelism_threads"
-    monkeypatch.setattr(tf.config.threading, name, asked.append)
-    options = ["--data", tiny(16), "--batch-size", 4, "--steps", 1]
-    for more in (["--threads", 1], []):
-        assert run_main(modules[LAST], *options, *more).status == 0
-    assert asked == [1, None]
+def test_without_horovod_and_on_one_thread(tiny, tmp_path: Path) -> None:
+    """A laptop's case, wherever this runs: a package that cannot be imported hides the real one."""
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod" / "__init__.py").write_text("raise ImportError")
+    options = ["--data", tiny(64), "--batch-size", 16, "--steps", 3, "--threads", 1]
+    extra = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    process = run_script(LAST, *options, cwd=tmp_path, **extra)
+    assert (process.returncode, said(process.stderr)) == (0, [])
+    assert len(losses(process.stdout)) == 3
+    assert files_in(tmp_path) == {"horovod/__init__.py"}
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=script_id)
-def test_help_names_the_options(modules, script) -> None:
-    ended = run_main(modules[script], "--help")
-    names = re.findall(r"--[a-z-]+", ended.stdout)
-    assert (ended.status, ended.stderr) == (0, "")
-    since = {f"--{name.replace('_', '-')}" for name in SINCE if name in keys_of(script)}
-    assert set(names) == OPTIONS | since | {"--help", "--batch"}  # --batch_size
+# --- what an attendee writes ---
+
+
+def edited(script: Script, folder: Path, old: str, new: str) -> Script:
+    """A copy of a stage with one line changed."""
+    source = (ROOT / script[0] / script[1]).read_text()
+    assert source.count(old) == 1
+    (folder / script[1]).write_text(source.replace(old, new))
+    return str(folder), script[1]
+
+
+@some_scripts
+def test_an_attendees_own_bug_shows_its_traceback(script, tiny, warm_python, tmp_path) -> None:
+    bug = "x = tf.reshape(x, [-1, 9000])"
+    copy = edited(script, tmp_path, "x = self.flatten(x)", bug)
+    options = ["--data", tiny(64), "--results", "r.json"]
+    process = run_script(copy, *options, cwd=tmp_path, python=warm_python)
+    assert process.returncode == 1
+    assert process.stderr.startswith("Traceback (most recent call last)")
+    assert bug in process.stderr
+    assert "final_loss" not in process.stdout and not Path("r.json").exists()
+
+
+def test_an_option_that_an_attendee_adds(tiny, tmp_path: Path) -> None:
+    line = '    parser.add_argument("--seed", type=int, default=1)\n'
+    flag = line + '    parser.add_argument("--nesterov", action="store_true")\n'
+    module = load_script(edited(SCRIPTS[0], tmp_path, line, flag))
+    for words, value in ([], False), (["--nesterov"], True):
+        options = ["--data", tiny(16), "--batch-size", 8, "--steps", 1, "--results", "r.json"]
+        assert run_main(module, *options, *words).status == 0
+        assert read_results(Path("r.json"))["nesterov"] is value
+
+
+# --- what TensorFlow makes of it ---
+
+
+def test_xla_call_compiles_once_for_many_calls(tiny, tmp_path: Path) -> None:
+    """By TensorFlow's own log, which it must be asked for before it loads."""
+    log = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "device_compilation_profiler=1"}
+    options = ["--data", tiny(32), "--batch-size", 4, "--steps", 6, "--steps-per-call", 2]
+    process = run_script(LAST, *options, "--xla", "call", cwd=tmp_path, **log)
+    assert len(losses(process.stdout)) == 6
+    counts = re.findall(r"Compiled __inference_train_steps_\d+ (\d+) times", process.stderr)
+    assert counts == ["1"]
+
+
+@pytest.mark.parametrize("script", [*stages("01")[1:], *stages("02", "05")], ids=script_id)
+def test_the_images_stay_in_the_hosts_memory(modules, script) -> None:
+    """A GPU would get all of them and keep them; batches are copied to it as they are used."""
+    images, labels = np.zeros([64, 28, 28, 1], np.float32), np.zeros(64, np.int64)
+    args = Namespace(seed=1, batch_size=8, steps_per_epoch=8)
+    modules[script].hvd.init()
+
+    @tf.function
+    def traced():
+        return next(modules[script].make_batches(args, images, labels))
+
+    operations = traced.get_concrete_function().graph.get_operations()
+    (slices,) = [operation for operation in operations if operation.type == "TensorSliceDataset"]
+    assert ["CPU" in tensor.op.device for tensor in slices.inputs] == [True, True]

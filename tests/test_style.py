@@ -1,8 +1,10 @@
-"""The formatter and the linter agree with the whole tree; imports of tfworkshop/ point one way."""
+"""The tree is linted, formatted and typed; imports point one way; nothing names what is gone."""
 
 from __future__ import annotations
 
 import ast
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,15 +13,33 @@ import pytest
 
 from tfworkshop.stages import ROOT
 
-
-@pytest.mark.parametrize("words", [["check"], ["format", "--check"]], ids=["lint", "format"])
-def test_ruff(words: list[str]) -> None:
-    command = [sys.executable, "-m", "ruff", *words, "."]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert process.returncode == 0, process.stdout + process.stderr
+PACKAGE = ROOT / "tfworkshop"
 
 
-# Which subject may import which other one; all may import what lies beside them.
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("words", ["ruff check .", "ruff format --check .", "mypy"])
+def test_python(words: str) -> None:
+    ended = run(sys.executable, "-m", *words.split())
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="needs shellcheck")
+def test_shell() -> None:
+    files = [ROOT / name for name in run("git", "ls-files").stdout.splitlines()]
+    scripts = [str(path) for path in files if re.match(rb"#!.*/(env )?(ba)?sh", first_line(path))]
+    assert str(ROOT / "submit" / "one_rank.sh") in scripts
+    ended = run("shellcheck", "-x", "--source-path=SCRIPTDIR", *scripts)
+    assert ended.returncode == 0, ended.stdout
+
+
+def first_line(path: Path) -> bytes:
+    return path.read_bytes()[:80] if path.is_file() else b""
+
+
+# Which subject may import which other one; all may import the modules beside them.
 ARROWS = {
     "environment": set(),
     "ladder": set(),
@@ -32,7 +52,7 @@ ARROWS = {
 
 
 def imported(path: Path) -> set[str]:
-    """The modules and packages right below tfworkshop/ that a module imports, anywhere in it."""
+    """The modules and folders of tfworkshop/ that a module imports, anywhere in it."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module == "tfworkshop":
@@ -44,16 +64,25 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-def test_imports_of_tools_point_one_way() -> None:
+def test_imports_point_one_way() -> None:
     """Command line -> subject -> shared; see tfworkshop/__init__.py."""
-    tools = ROOT / "tfworkshop"
-    subjects = {path.parent.name for path in tools.glob("*/__init__.py")}
+    subjects = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert subjects == set(ARROWS)
-    for path in tools.glob("*.py"):
+    for path in PACKAGE.glob("*.py"):
         assert not imported(path) & subjects, path
-    for path in tools.glob("*/*.py"):
+    for path in PACKAGE.glob("*/*.py"):
         subject = path.parent.name
         assert imported(path) & subjects <= ARROWS[subject] | {subject}, path
         assert "__main__" not in imported(path), path
-    names = [path.stem for path in tools.rglob("*.py") if path.stem not in ("__init__", "command")]
-    assert sorted(names) == sorted(set(names))  # a name says it, and once
+
+
+def test_stages_import_nothing_of_ours() -> None:
+    for path in ROOT.glob("0*/*.py"):
+        assert "tfworkshop" not in path.read_text(), path
+
+
+# Where the package was, how it was started, and what the stages no longer read.
+@pytest.mark.parametrize("gone", [r"\btools[/.]", r"run_module\('tfworkshop", "WORKSHOP_WAIT_S"])
+def test_nothing_names_what_is_gone(gone: str) -> None:
+    ended = run("git", "grep", "-nE", gone, "--", ".", ":!tests/test_style.py")
+    assert ended.stdout == ""

@@ -1,60 +1,77 @@
-"""The command line as one table: name, help, options, function.
+"""The command line as one table: name, help, what it needs, function, options.
 
-The launcher reads it first, so any Python 3 can: old syntax; functions are named, not imported.
+Standard library only, and nothing that Python 3.7 cannot read: ./workshop runs this file with any
+Python that it finds, before anything is installed. A module is imported when its command is called.
 """
 
-# ruff: noqa: UP032
+from __future__ import annotations
 
 import argparse
 import importlib
-import re
+import os
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+# What a command needs, and the exit status that tells ./workshop so.
+NOTHING = "nothing"
+RUN = "run"  # requirements.txt
+TEST = "test"  # and requirements-test.txt
+HOROVOD = "horovod"  # and Horovod, which requirements-test.txt can build
+STATUS = {NOTHING: 10, RUN: 11, TEST: 12, HOROVOD: 12}
+
+
+class Option(NamedTuple):
+    """What argparse's add_argument takes."""
+
+    names: tuple[str, ...]
+    settings: dict[str, Any]
+
+
+class Command(NamedTuple):
+    name: str
+    help: str
+    function: str  # "module:function"; it gets the options by name
+    options: tuple[Option, ...]
+    needs: str
 
 
 class Parser(argparse.ArgumentParser):
-    def exit(self, status=0, message=None):
-        if sys.stdout:  # `>&-` leaves none
-            sys.stdout.flush()  # here, an error is one line
-        super().exit(status, message)
-
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         """One line, not the whole usage."""
-        self.exit(2, "workshop: {}. Type: {} --help\n".format(message, self.prog))
+        self.exit(2, f"workshop: {message}. Type: {self.prog} --help\n")
 
 
-def at_least_one(text):
-    if not re.match("[0-9]{1,10}$", text) or not 1 <= int(text) < 2**31:
-        raise argparse.ArgumentTypeError("{} is no whole number from 1 on".format(text[:40]))
+def at_least_one(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text}")
     return int(text)
 
 
-def a_path(text):
+def path_name(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("the name is empty")
     return Path(text)
 
 
-def option(*names, **settings):
-    """An argument as argparse takes it."""
-    return names, settings
+def option(*names: str, **settings: Any) -> Option:
+    return Option(names, settings)
 
 
-def count(name, default, what, **more):
-    return option(name, type=at_least_one, default=default, help=what, **more)
+def count(name: str, default: object, help: str, **settings: Any) -> Option:
+    return option(name, type=at_least_one, default=default, help=help, **settings)
 
 
-def switch(name, what, **more):
-    return option(name, action="store_true", help=what, **more)
+def switch(name: str, help: str, **settings: Any) -> Option:
+    return option(name, action="store_true", help=help, **settings)
 
 
-def file(name, what, **more):
-    return option(name, type=a_path, help=what, **{"metavar": "FILE", **more})
+def file(name: str, help: str, **settings: Any) -> Option:
+    return option(name, type=path_name, help=help, **{"metavar": "FILE", **settings})
 
 
-def command(name, what, function, *options):
-    """A row of the table; the function gets the options by name."""
-    return name, what, function, options
+def command(name: str, help: str, function: str, *options: Option, needs: str = RUN) -> Command:
+    return Command(name, help, function, options, needs)
 
 
 STEPS = count("--steps", 100, "default 100")
@@ -94,7 +111,7 @@ COMMANDS = (
         "trainings with a hidden cause each: find it, fix it. Alone: the list",
         "mysteries.command:run",
         option("number", nargs="?", metavar="N", help="1 to 7"),
-        option("--answer", metavar="CAUSE", help="right or wrong, and what your runs say to it"),
+        option("--answer", metavar="CAUSE", help="right or wrong, and what your own runs show"),
         switch("--check", "your fix: is it right, is the cause gone, how fast is it?"),
         switch("--xray", "what a GPU would see of its step"),
         switch("--timeline", "who waited for whom, from timeline.json"),
@@ -133,6 +150,7 @@ COMMANDS = (
         count("--repeats", 3, "alternating; default 3"),
         STEPS,
         BATCH_SIZE,
+        needs=HOROVOD,
     ),
     command(
         "report",
@@ -158,6 +176,7 @@ COMMANDS = (
         "testing:run",
         switch("--quick", "only the part that takes under 3 minutes"),
         option("rest", nargs="*", metavar="...", help="pytest's options, or files of tests/"),
+        needs=HOROVOD,
     ),
     command(
         "data",
@@ -170,7 +189,7 @@ COMMANDS = (
     command(
         "setup",
         "only create the Python environment; --test and --horovod add to it",
-        "environment.start:start",  # it ends once the environment exists
+        "environment.venv:run",
         switch("--test", "also what the tests need"),
         switch("--horovod", "also Horovod; compiling it takes minutes"),
     ),
@@ -179,34 +198,65 @@ COMMANDS = (
         "check this machine and say how to fix what is wrong; installs nothing",
         "doctor.command:run",
         switch("--json", "the findings as JSON", dest="as_json"),
+        needs=NOTHING,
     ),
 )
-NAMES = tuple(command[0] for command in COMMANDS)
+NAMES = tuple(entry.name for entry in COMMANDS)
 
 
-def usage():
+def usage() -> str:
     """The text of `./workshop --help`."""
     lines = ["usage: ./workshop COMMAND [options]", ""]
-    lines += ["  " + name.ljust(10) + what for name, what, _, _ in COMMANDS]
+    lines += [f"  {entry.name:<10}{entry.help}" for entry in COMMANDS]
     lines += ["", "./workshop COMMAND --help says more about one of them."]
     return "\n".join(lines)
 
 
-def parse(argv):
-    """The function of a command, by name, and its arguments by name."""
-    _, what, function, options = COMMANDS[NAMES.index(argv[0])]
-    parser = Parser(prog="./workshop " + argv[0], description=what)
-    for names, settings in options:
+def parse(argv: list[str]) -> tuple[Command, dict[str, Any]]:
+    """The command and its options by name; exits for --help (status 0) and a mistake (2)."""
+    name = argv[0] if argv else "help"
+    if name in ("help", "-h", "--help"):
+        print(usage())
+        sys.exit(0)
+    if name not in NAMES:
+        print(f"workshop: no command '{name}'. Type one of: {', '.join(NAMES)}.", file=sys.stderr)
+        sys.exit(2)
+    chosen = COMMANDS[NAMES.index(name)]
+    parser = Parser(prog=f"./workshop {name}", description=chosen.help)
+    for names, settings in chosen.options:
         parser.add_argument(*names, **settings)
-    if argv[0] == "test":  # options that it does not know are pytest's
+    if name == "test":  # the options that it does not know are pytest's
         known, rest = parser.parse_known_args(argv[1:])
         known.rest += rest
-        return function, vars(known)
-    return function, vars(parser.parse_args(argv[1:]))
+        return chosen, vars(known)
+    return chosen, vars(parser.parse_args(argv[1:]))
 
 
-def call(argv):
-    """Run a command: its module is imported now, so that help is instant."""
-    function, arguments = parse(argv)
-    module, name = function.split(":")
-    return getattr(importlib.import_module("tfworkshop." + module), name)(**arguments)
+def needs_of(chosen: Command, options: dict[str, Any]) -> str:
+    """What a command needs with these options."""
+    if chosen.name == "test" and os.environ.get("WORKSHOP_HOROVOD") == "0":
+        return TEST
+    if chosen.name == "run" and options["ranks"] > 1:
+        return HOROVOD
+    if chosen.name == "setup" and options["horovod"]:
+        return HOROVOD
+    if chosen.name == "setup" and options["test"]:
+        return TEST
+    return chosen.needs
+
+
+def call(argv: list[str]) -> int:
+    """Run a command, and return its exit status."""
+    chosen, options = parse(argv)
+    if needs_of(chosen, options) == HOROVOD:
+        horovod_build = importlib.import_module("tfworkshop.environment.horovod_build")
+        horovod_build.ensure_horovod()
+    module, function = chosen.function.split(":")
+    run = getattr(importlib.import_module(f"tfworkshop.{module}"), function)
+    status: int = run(**options)
+    return status
+
+
+if __name__ == "__main__":
+    asked, given = parse(sys.argv[1:])
+    sys.exit(STATUS[needs_of(asked, given)])

@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfworkshop.problem import Problem
+from tfworkshop.problem import UsageProblem
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -19,16 +19,12 @@ FLOP_PER_IMAGE = 2 * (2 * 26 * 26 * 32 * 9 + 3 * (24 * 24 * 64 * 288 + 9216 * 12
 @dataclass(frozen=True)
 class Stage:
     name: str  # the script's STAGE: a row's label, and the name of its files
+    folder: str
     change: str
     step_cost: float  # rough, on a CPU, relative to the fastest: to estimate the time left
     file: str = "train_MNIST.py"
     profiles: bool = False  # `run` gives it --logdir and --profile-steps
-    inside: str = ""  # the folder, if it is not named like the stage
     chooses: bool = False  # the folder's choose.py finds its switches
-
-    @property
-    def folder(self) -> str:
-        return self.inside or self.name
 
     @property
     def number(self) -> str:
@@ -40,45 +36,68 @@ class Stage:
 
 
 STAGES = (
-    Stage("00_baseline", "reads all data every step", 9),
-    Stage("01_line_profiler", "read once, then tf.data", 3, "train_MNIST_iofix.py"),
-    Stage("02_tf_function", "the step is a tf.function", 1),
-    Stage("03_xla", "gradients compiled by XLA", 4),
-    Stage("04_tf_profiler", "profiled: XLA if it pays", 1, profiles=True),
-    Stage("05_reduced_precision", "16 bit where it has units", 1, profiles=True),
+    Stage("00_baseline", "00_baseline", "reads all data every step", step_cost=9),
+    Stage(
+        "01_line_profiler",
+        "01_line_profiler",
+        "read once, then tf.data",
+        step_cost=3,
+        file="train_MNIST_iofix.py",
+    ),
+    Stage("02_tf_function", "02_tf_function", "the step is a tf.function", step_cost=1),
+    Stage("03_xla", "03_xla", "gradients compiled by XLA", step_cost=4),
+    Stage(
+        "04_tf_profiler",
+        "04_tf_profiler",
+        "profiled: XLA if it pays",
+        step_cost=1,
+        profiles=True,
+    ),
+    Stage(
+        "05_reduced_precision",
+        "05_reduced_precision",
+        "16 bit where it has units",
+        step_cost=1,
+        profiles=True,
+    ),
     Stage(
         "06_device",
+        "06_optimized",
         "the loop on the device",
-        1,
-        "train_MNIST_device.py",
-        inside="06_optimized",
+        step_cost=1,
+        file="train_MNIST_device.py",
     ),
-    Stage("06_optimized", "fewer kernels, faster ones", 1, chooses=True),
+    Stage(
+        "06_optimized",
+        "06_optimized",
+        "fewer kernels, faster ones",
+        step_cost=1,
+        chooses=True,
+    ),
 )
 
 
 def lines_changed(stage: Stage) -> int | None:
-    """How many lines of a stage's script are not in the previous one."""
-    i = STAGES.index(stage) if stage in STAGES else 0
-    if i == 0:
+    """How many lines of a stage's script are not in the previous one; None for the first."""
+    if stage not in STAGES or stage == STAGES[0]:
         return None
-    old, new = (s.script.read_text().splitlines() for s in (STAGES[i - 1], stage))
+    previous = STAGES[STAGES.index(stage) - 1]
+    old = previous.script.read_text().splitlines()
+    new = stage.script.read_text().splitlines()
     added = [line for line in difflib.ndiff(old, new) if line.startswith("+ ")]
-    return sum(not line.startswith("+ Speed: ") for line in added)  # that one is measured
-
-
-class UnknownStage(Problem):
-    """A stage was named that does not exist."""
+    measured = [line for line in added if line.startswith("+ Speed: ")]  # not written by hand
+    return len(added) - len(measured)
 
 
 def choose(names: list[str]) -> list[Stage]:
-    """The stages of these numbers or names, in the ladder's order; all for no name.
+    """The stages of these numbers or names, in the ladder's order; all of them for no name.
 
-    06 is two: where one is wanted, it is the last.
+    06 means two stages; where one is wanted, it is the last.
     """
     for name in names:
         if not any(name in (stage.number, stage.name) for stage in STAGES):
             known = ", ".join(dict.fromkeys(stage.number for stage in STAGES))
-            raise UnknownStage(f"no stage {name}. The stages are {known}")
-    chosen = [stage for stage in STAGES if {stage.number, stage.name} & set(names)]
-    return chosen if names else list(STAGES)
+            raise UsageProblem(f"no stage {name}. The stages are {known}")
+    if not names:
+        return list(STAGES)
+    return [stage for stage in STAGES if stage.number in names or stage.name in names]

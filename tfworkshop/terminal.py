@@ -1,76 +1,64 @@
-"""Numbers and tables as all commands show them."""
+"""Numbers and tables as all commands print them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from rich import box
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
-from rich.segment import Segment
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 
-class Printable(RenderHook):
-    """Names from elsewhere reach the terminal without what it would obey."""
-
-    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [Harmless(renderable) for renderable in renderables]
-
-
-class Harmless:
-    def __init__(self, renderable: ConsoleRenderable) -> None:
-        self.renderable = renderable
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        for text, style, control in console.render(self.renderable, options):
-            yield Segment(text if control else printable(text), style, control)
-
-
 def console() -> Console:
-    """Colour and width of the terminal; a file or a pipe has no width."""
-    made = Console(highlight=False)
-    if not made.is_terminal:
-        made.width = 100
-    made.push_render_hook(Printable())
-    return made
+    """Colour and width of the terminal; 100 columns for a file or a pipe.
 
-
-def printable(text: str) -> str:
-    """Without control characters, but with its lines."""
-    return "".join(letter for letter in text if letter.isprintable() or letter in "\n\t")
-
-
-def plain(text: str) -> str:
-    """Words from elsewhere (a device's name) without what a page or a terminal would obey."""
-    return "".join(letter for letter in text if letter.isprintable() and letter not in "|<>`")
+    Text is printed as it is: brackets in the name of a device are no markup.
+    """
+    output = Console(highlight=False, markup=False, emoji=False)
+    if not output.is_terminal:
+        output.width = 100
+    return output
 
 
 def number(value: float | None) -> str:
-    """1,234 but 12.3: three figures or more."""
+    """1,234 but 12.3: three digits or more."""
     if value is None:
         return "-"
-    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:,.1f}"
 
 
 def ratio(value: float | None, base: float | None) -> str:
+    """2.57x but 26x."""
     if not value or not base:
         return "-"
-    return f"{value / base:.2f}x" if value < 10 * base else f"{value / base:.0f}x"
+    factor = value / base
+    if factor >= 10:
+        return f"{factor:.0f}x"
+    return f"{factor:.2f}x"
+
+
+def spread(values: Sequence[float]) -> str:
+    return f"{number(min(values))} to {number(max(values))}"
 
 
 def as_markdown(titles: list[str], rows: list[list[str]], left: int = 1) -> str:
-    """A table whose first columns are words, and the others numbers."""
+    """A Markdown table: the first `left` columns hold words, the others numbers."""
     rule = "|" + "---|" * left + "--:|" * (len(titles) - left)
-    lines = ["| " + " | ".join(map(plain, row)) + " |" for row in (titles, *rows)]
-    return "\n".join([lines[0], rule, *lines[1:]])
+    header, *lines = ["| " + " | ".join(row) + " |" for row in [titles, *rows]]
+    return "\n".join([header, rule, *lines])
 
 
-def on_terminal(titles: list[str], rows: list[list[str]]) -> Table:
-    """The same, for a terminal: words in the first column, then numbers."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+def print_table(
+    console: Console, titles: list[str], rows: list[list[str]], words: Sequence[str] = ()
+) -> None:
+    """A table on the terminal: the first column and those named in `words` hold words."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for i, title in enumerate(titles):
-        table.add_column(title, justify="right" if i else "left", no_wrap=True)
+        is_words = i == 0 or title in words
+        table.add_column(title, justify="left" if is_words else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+        table.add_row(*[Text(cell) for cell in row])
+    console.print("", table, "", sep="\n")

@@ -1,1 +1,1 @@
-"""What is wrong here, and what to type. Imports `environment`, whose plans it explains."""
+"""./workshop doctor: checks this machine and says how to fix what is wrong."""

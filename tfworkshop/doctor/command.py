@@ -1,6 +1,6 @@
-"""Checks the machine: one line for each check, and how to fix what is wrong.
+"""`./workshop doctor`: one line for each check, and how to fix what is wrong.
 
-It must work when things are broken. So it needs nothing but Python itself; whatever imports
+It must work when things are broken. So it needs only Python's standard library; whatever imports
 TensorFlow runs in another process, where it may crash or hang.
 """
 
@@ -10,89 +10,74 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from tfworkshop.doctor import system, training
+from tfworkshop.doctor import environment, separate_process, system
 from tfworkshop.doctor.finding import WIDTH, Finding, as_text
-from tfworkshop.doctor.probe import Probe, ask, started
 from tfworkshop.machine import has_nvidia_gpu
-from tfworkshop.progress import ProgressLine
 
-STEPS = ["libraries", "pkg_resources", "tensorflow", "gpus", "xla", "precision"]
-STEPS += ["profiler", "plugin", "horovod"]
-AMX, ALLOWED = ["amx", "precision"], {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}
+CHECKS = ["tensorflow", "gpu", "xla", "precision", "profiler", "plugin", "horovod"]
 RANKS = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
-def examine(show: Callable[[str], None] = lambda step: None) -> Iterator[Finding]:
-    """Every check, the quick ones first: meanwhile another process imports TensorFlow."""
-    yield system.check_container()
-    there = system.is_there()
-    with contextlib.ExitStack() as processes:
-        begun = processes.enter_context(started(STEPS)) if there else None
-        amx = None
-        if there and "amx_bf16" in system.cpu_flags() and not has_nvidia_gpu():
-            amx = processes.enter_context(started(AMX, **ALLOWED))
-        first = [system.check_environment()]
-        first += [system.check_packages()] if there else []
-        first += [] if there and not os.environ.get("WORKSHOP_PYTHON") else [system.check_python()]
-        first += [system.check_mnist()]
-        yield from first
-        yield system.check_folders()
-        if system.installed("horovod") is None:
-            yield system.check_compiler()
-        yield system.check_network(needed=any(finding.status == "fail" for finding in first))
-        if begun:
-            yield from examine_tensorflow(begun, amx, show)
-
-
-def examine_tensorflow(
-    begun: Probe, amx: Probe | None, show: Callable[[str], None]
-) -> Iterator[Finding]:
-    answers = ask(STEPS, begun, show)
-    yield training.check_tensorflow(answers)
-    if "tensorflow" in answers.errors:
-        return
-    yield training.check_gpus(answers)
-    yield training.check_xla(answers)
-    yield training.check_precision(answers)
-    if not answers.results.get("gpus") and "amx_bf16" in system.cpu_flags():
-        yield training.check_amx(ask(AMX, amx, show, **ALLOWED))
-    yield from training.check_profiler(answers)
-    yield training.check_horovod(answers)
-
-
-def first_rank() -> bool:
-    """Under a launcher every rank checks its node; only one of them prints."""
-    return not any(re.match("0*[1-9][0-9]*$", os.environ.get(name, "")) for name in RANKS)
-
-
 def run(as_json: bool) -> int:
-    progress = ProgressLine("checking")
-    speaks = first_rank()
+    """Print all findings; 1 if a check failed. Of many ranks, the first prints all it finds."""
+    first = is_first_rank()
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     width = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
     findings = []
-    for finding in examine(progress.show if speaks and progress.terminal else lambda step: None):
+    for finding in examine():
         findings.append(finding)
-        progress.clear()
-        if not as_json and (speaks or finding.status == "fail"):
+        if not as_json and (first or finding.status == "fail"):
             print(as_text(finding, colour, width), flush=True)
-    if as_json and speaks:
-        json.dump([dataclasses.asdict(finding) for finding in findings], sys.stdout, indent=1)
-        print()
-    elif speaks:
-        print("\n" + summary(findings))
-    return 1 if any(finding.status == "fail" for finding in findings) else 0
+    if first and as_json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
+    elif first:
+        print("\n" + summarize(findings))
+    return 1 if has_failure(findings) else 0
 
 
-def summary(findings: list[Finding]) -> str:
+def is_first_rank() -> bool:
+    """Under a launcher every rank checks its node; only one of them prints everything."""
+    return all(os.environ.get(name, "0") == "0" for name in RANKS)
+
+
+def summarize(findings: list[Finding]) -> str:
     count = Counter(finding.status for finding in findings)
     if count["fail"]:
-        return f"{count['fail']} of {len(findings)} checks failed: type what follows the arrows."
-    worth = f", {count['warn']} worth a look" if count["warn"] else ""
-    return f"{len(findings)} checks, none failed{worth}."
+        return f"{count['fail']} of {len(findings)} checks failed: do what follows the arrows."
+    text = f"{len(findings)} checks, none failed"
+    if count["warn"]:
+        text += f", {count['warn']} worth a look"
+    return f"{text}."
+
+
+def examine() -> Iterator[Finding]:
+    """All checks. While the quick ones run, another process imports TensorFlow."""
+    with contextlib.ExitStack() as processes:
+        tensorflow_process = amx_process = None
+        if environment.installed("tensorflow"):
+            tensorflow_process = processes.enter_context(separate_process.start(CHECKS))
+            if "amx_bf16" in system.cpu_flags() and not has_nvidia_gpu():
+                amx_process = processes.enter_context(separate_process.start_amx())
+        installation = [environment.check_environment(), environment.check_python()]
+        if environment.installed("tensorflow"):
+            installation.append(environment.check_packages())
+        installation.append(system.check_mnist())
+        yield system.check_container()
+        yield from installation
+        yield system.check_folders()
+        if not environment.installed("horovod"):
+            yield system.check_compiler()
+        yield system.check_network(needed=has_failure(installation))
+        if tensorflow_process:
+            yield from separate_process.collect(CHECKS, tensorflow_process)
+        if amx_process:
+            yield from separate_process.collect(["amx"], amx_process)
+
+
+def has_failure(findings: list[Finding]) -> bool:
+    return any(finding.status == "fail" for finding in findings)

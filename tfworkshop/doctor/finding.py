@@ -1,4 +1,4 @@
-"""What a check found, and how it is shown."""
+"""The result of a check, and how it looks on the terminal."""
 
 from __future__ import annotations
 
@@ -31,14 +31,23 @@ def fail(check: str, what: str, fix: str) -> Finding:
 
 
 def as_text(finding: Finding, colour: bool = False, width: int = WIDTH) -> str:
-    """The line of a finding, wrapped, and its fix below; a command or a path stays whole."""
-    status, left = finding.status, " " * INDENT
-    whole = {"break_long_words": False, "break_on_hyphens": False}
-    indents = {"initial_indent": left, "subsequent_indent": left}
-    what = textwrap.fill(finding.what, max(width, INDENT + 30), **indents, **whole)
-    head = f"\x1b[{COLOURS[status]}m{status}\x1b[0m" if colour else status
-    text = head + " " * (6 - len(status)) + f"{finding.check:<11} " + what[INDENT:]
+    """The finding with its fix below, wrapped; commands and paths are never broken."""
+    head = f"{finding.status:<6}{finding.check:<12}"
+    text = _wrap(finding.what, width, first=head, rest=" " * INDENT)
+    if colour:
+        escaped = f"\x1b[{COLOURS[finding.status]}m{finding.status}\x1b[0m"
+        text = escaped + text[len(finding.status) :]
     if finding.fix:
-        indents = {"initial_indent": f"{left}-> ", "subsequent_indent": f"{left}   "}
-        text += "\n" + textwrap.fill(finding.fix, max(width, INDENT + 33), **indents, **whole)
+        text += "\n" + _wrap(finding.fix, width, f"{'':<{INDENT}}-> ", f"{'':<{INDENT}}   ")
     return text
+
+
+def _wrap(text: str, width: int, first: str, rest: str) -> str:
+    return textwrap.fill(
+        text,
+        max(width, INDENT + 33),
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

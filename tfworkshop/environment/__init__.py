@@ -1,5 +1,1 @@
-"""A Python that fits, a venv, Horovod's build. Imports no other subject.
-
-Standard library only: this runs before anything is installed. Python 3.6 can read logged,
-package_index and python_install, which get a newer one.
-"""
+"""The environment: set_up.sh makes it, horovod_build.py adds Horovod. Imports no other subject."""

@@ -1,28 +1,31 @@
-"""Puts Horovod into the environment.
+"""Adds Horovod to the environment.
 
-PyPI has no wheel of it, so it is compiled here: once, into a cache keyed by everything the result
-depends on.
+The package index has no wheel of it, so it is compiled here: once, into a cache keyed by everything
+that the result depends on.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import importlib.util
 import os
+import platform
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tarfile
 import tempfile
 import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
-from tfworkshop.environment.logged import failure, run_logged
-from tfworkshop.environment.package_index import fetch
-from tfworkshop.environment.python_install import cache_folder
-from tfworkshop.environment.venv import changing, pip_install, python_of, read_stamp, write_stamp
+from tfworkshop import processes
+from tfworkshop.environment import venv
 from tfworkshop.problem import Problem
-from tfworkshop.progress import say
 
 HOROVOD_VERSION = "0.28.1"
 SDIST_DIGEST = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
@@ -43,20 +46,19 @@ PATCHES = (  # file, what stands in it once, what takes its place
         "    std::this_thread::sleep_for(std::chrono::milliseconds(2));\n",
     ),
 )
-BUILD = f"{HOROVOD_VERSION}-{zlib.crc32(repr(PATCHES).encode()):08x}"  # of which source
-# g++ 13 and later no longer include these indirectly.
-INCLUDES = "-include stdexcept -include cstdint"
+BUILD = f"{HOROVOD_VERSION}-{zlib.crc32(repr(PATCHES).encode()):08x}"  # identifies the source
+INCLUDES = "-include stdexcept -include cstdint"  # g++ 13 and later no longer imply these
 GXX = (11, 15)  # tried: 14, patched as here, and 12, unpatched; the others probably work
+STAMP = "horovod.txt"  # in the environment: which build it has
 WITHOUT = "WORKSHOP_HOROVOD=0 ./workshop test runs without Horovod."
+PROGRESS_EVERY_S = 15.0
 
 
-def nccl_home() -> str | None:
-    """Where nccl.h is, if a compiler could find it."""
-    named = [os.environ.get(name) for name in ("HOROVOD_NCCL_HOME", "NCCL_HOME", "CUDA_HOME")]
-    for home in filter(None, [*named, "/usr", "/usr/local", "/usr/local/cuda"]):
-        if (Path(home) / "include" / "nccl.h").exists():
-            return home
-    return None
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+# --- what is built ---
 
 
 def with_mpi() -> bool:
@@ -64,24 +66,42 @@ def with_mpi() -> bool:
     return os.environ.get("HOROVOD_WITH_MPI") == "1"
 
 
+def nccl_home() -> str | None:
+    """Where nccl.h is, if a compiler could find it."""
+    named = [os.environ.get(name) for name in ("HOROVOD_NCCL_HOME", "NCCL_HOME", "CUDA_HOME")]
+    for home in [*named, "/usr", "/usr/local", "/usr/local/cuda"]:
+        if home and Path(home, "include", "nccl.h").exists():
+            return home
+    return None
+
+
 def build_settings(tensorflow: str) -> dict[str, str]:
-    """Horovod's own build variables; one that is already set in the shell wins."""
-    chosen = ["WITH_TENSORFLOW", "WITHOUT_PYTORCH", "WITHOUT_MXNET", "WITH_GLOO"]
-    chosen.append("WITH_MPI" if with_mpi() else "WITHOUT_MPI")
-    settings = {f"HOROVOD_{name}": "1" for name in chosen}
-    home = nccl_home()
-    if "and-cuda" in tensorflow and shutil.which("nvcc") and home:
-        settings.update(HOROVOD_GPU_OPERATIONS="NCCL", HOROVOD_NCCL_HOME=home)
-    own = {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
-    return {**settings, **own}
+    """Horovod's own build variables; one that is set in the shell wins."""
+    names = ["WITH_TENSORFLOW", "WITHOUT_PYTORCH", "WITHOUT_MXNET", "WITH_GLOO"]
+    names.append("WITH_MPI" if with_mpi() else "WITHOUT_MPI")
+    settings = {f"HOROVOD_{name}": "1" for name in names}
+    nccl = nccl_home()
+    if "and-cuda" in tensorflow and shutil.which("nvcc") and nccl:
+        settings["HOROVOD_GPU_OPERATIONS"] = "NCCL"
+        settings["HOROVOD_NCCL_HOME"] = nccl
+    for name, value in os.environ.items():
+        if name.startswith("HOROVOD_"):
+            settings[name] = value
+    return settings
 
 
-def wheel_key(python: str, tensorflow: str, settings: dict[str, str]) -> str:
+def wheel_key(tensorflow: str, settings: dict[str, str]) -> str:
     """A folder name that differs wherever the compiled library would."""
-    parts = ["horovod", BUILD, tensorflow, f"py{python}", sysconfig.get_platform()]
-    parts += ["gloo", "mpi"] if "HOROVOD_WITH_MPI" in settings else ["gloo"]
-    parts += [value for name, value in settings.items() if name == "HOROVOD_GPU_OPERATIONS"]
+    python = "py" + ".".join(platform.python_version_tuple()[:2])
+    parts = ["horovod", BUILD, tensorflow, python, sysconfig.get_platform(), "gloo"]
+    if "HOROVOD_WITH_MPI" in settings:
+        parts.append("mpi")
+    if "HOROVOD_GPU_OPERATIONS" in settings:
+        parts.append(settings["HOROVOD_GPU_OPERATIONS"])
     return re.sub(r"[^\w.]+", "-", "-".join(parts)).lower()
+
+
+# --- the compiler ---
 
 
 def compiler() -> str:
@@ -96,103 +116,133 @@ def check_compiler() -> None:
         )
     missing = [tool for tool in (compiler(), "make") if not shutil.which(tool)]
     if missing:
-        are = "are" if missing[1:] else "is"
         raise Problem(
-            f"Horovod is compiled here, and {' and '.join(missing)} {are} missing. Type: sudo apt "
-            f"install build-essential (on a cluster: module load gcc). {WITHOUT}"
+            f"Horovod is compiled here. Missing: {', '.join(missing)}. Type: sudo apt install "
+            f"build-essential (on a cluster: module load gcc). {WITHOUT}"
         )
 
 
 def compiler_version() -> int | None:
     """The first number of g++'s version; None for another compiler."""
-    asked = subprocess.run([compiler(), "--version"], capture_output=True, text=True)
-    found = re.match(r"\S*g\+\+\S* \(.*?\) (\d+)\.", asked.stdout)
-    return int(found[1]) if found else None
+    answer = processes.run([compiler(), "--version"]).stdout
+    version = re.match(r"\S*g\+\+\S* \(.*?\) (\d+)\.", answer)
+    return int(version[1]) if version else None
 
 
-def unpack_patched(sdist: Path, folder: Path) -> Path:
+# --- building ---
+
+
+def run_pip(arguments: list[str], log: Path, failed: str, env: dict[str, str]) -> None:
+    """pip, with its output in a log and a line on the screen every 15 s."""
+    command = [sys.executable, "-I", "-m", "pip", *arguments]
+    started = last_line = time.monotonic()
+    with log.open("a") as output:
+
+        def show(line: str) -> None:
+            nonlocal last_line
+            output.write(f"{line}\n")
+            now = time.monotonic()
+            compiling = re.match(r"\s*\[\s*(\d+)%\] (?:Building|Linking) ", line)
+            if compiling and now - last_line > PROGRESS_EVERY_S:
+                last_line = now
+                say(f"  {compiling[1]} % compiled after {now - started:.0f} s")
+
+        finished = processes.run(command, on_stdout=show, stderr=subprocess.STDOUT, env=env)
+    if finished.status != 0:
+        errors = [line for line in finished.stdout.splitlines() if re.search(r"\berror\b", line)]
+        for line in errors[:4]:
+            say(f"  {line.strip()[:200]}")
+        raise Problem(f"{failed}. The full log is {log}. {WITHOUT}")
+
+
+def get_source(folder: Path, log: Path, env: dict[str, str]) -> Path:
     """Horovod's source in `folder`, patched so that today's compilers accept it."""
-    checked = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # newer Pythons warn
-    with tarfile.open(sdist) as archive:  # verified: its paths are known to be good
-        archive.extractall(folder, **checked)
+    requirement = folder / "horovod.txt"
+    requirement.write_text(f"horovod=={HOROVOD_VERSION} --hash=sha256:{SDIST_DIGEST}\n")
+    options = ["--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--require-hashes"]
+    download = ["download", *options, "--dest", str(folder), "-r", str(requirement)]
+    run_pip(download, log, "Horovod's source cannot be fetched", env)
+    with tarfile.open(folder / f"horovod-{HOROVOD_VERSION}.tar.gz") as archive:
+        archive.extractall(folder)  # pip has checked its digest
     source = folder / f"horovod-{HOROVOD_VERSION}"
     for name, old, new in PATCHES:
         text = (source / name).read_text()
-        if text.count(old) != 1:
-            raise Problem(f"{name} is not the one of Horovod {HOROVOD_VERSION}. {WITHOUT}")
+        assert text.count(old) == 1, f"{name} is not the one of Horovod {HOROVOD_VERSION}"
         (source / name).write_text(text.replace(old, new))
     return source
 
 
-def build_doing(line: str) -> str | None:
-    found = re.match(r"\s*\[\s*(\d+)%\] (?:Building|Linking) .*?([^/\s]+?)(?:\.o)?\s*$", line)
-    return f"{found.group(1)} % {found.group(2)}" if found else None
-
-
-def build_wheel(python: str, target: Path, settings: dict[str, str]) -> None:
+def build_wheel(target: Path, settings: dict[str, str]) -> None:
     """Compile the wheel into the folder `target`; an interrupted build leaves nothing there."""
     check_compiler()
     wheels = target.parent
-    try:
-        wheels.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix="building-", dir=wheels))
-    except OSError as error:
-        raise Problem(
-            f"cannot write in {wheels} ({error.strerror}). Name another folder for the "
-            "build: WORKSHOP_CACHE=$HOME/workshop-cache ./workshop ..."
-        ) from None
+    wheels.mkdir(parents=True, exist_ok=True)
     log = wheels / f"{target.name}.log"
-    # Not pip's own cache: it may hold a wheel that was built for another TensorFlow.
-    command = [python, "-I", "-m", "pip", "wheel", "-v", "--disable-pip-version-check"]
-    command += ["--no-input", "--no-cache-dir", "--no-build-isolation", "--no-deps"]
-    env = {**os.environ, **settings, "TMPDIR": str(scratch)}
+    log.unlink(missing_ok=True)
+    env = {**os.environ, **settings}
     env["CXXFLAGS"] = f"{os.environ.get('CXXFLAGS', '')} {INCLUDES}".strip()
-    env.pop("PYTHONPATH", None)
-    env.setdefault("HOROVOD_CMAKE", str(Path(python).parent / "cmake"))
+    env.setdefault("HOROVOD_CMAKE", str(Path(sys.executable).parent / "cmake"))
     env.setdefault("MAKEFLAGS", f"-j{min(os.cpu_count() or 1, 8)}")
-    try:
-        file = f"horovod-{HOROVOD_VERSION}.tar.gz"
-        source = unpack_patched(fetch("horovod", file, SDIST_DIGEST, scratch), scratch)
-        command += ["--wheel-dir", str(scratch / "out"), str(source)]
-        if run_logged(command, log, "Compiling Horovod", build_doing, env) != 0:
-            raise failure(f"Horovod did not compile. {WITHOUT}", log)
+    with tempfile.TemporaryDirectory(prefix="building-", dir=wheels) as scratch:
+        env["TMPDIR"] = scratch
+        source = get_source(Path(scratch), log, env)
+        # Not pip's own cache: it may hold a wheel that was built for another TensorFlow.
+        options = ["-v", "--no-cache-dir", "--no-build-isolation", "--no-deps"]
+        built = Path(scratch) / "wheel"
+        build = ["wheel", *options, "--wheel-dir", str(built), str(source)]
+        run_pip(build, log, "Horovod did not compile", env)
         target.mkdir(exist_ok=True)
-        for wheel in (scratch / "out").glob("*.whl"):
+        for wheel in built.glob("*.whl"):
             wheel.replace(target / wheel.name)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
-def import_error(python: str) -> str | None:
-    """None if Horovod can be imported, else the last line of the error."""
-    env, code = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}, "import horovod.tensorflow"
-    tried = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, env=env)
-    return (tried.stderr.strip().splitlines() or ["?"])[-1] if tried.returncode else None
+# --- installing ---
 
 
-def ensure_horovod(folder: Path) -> None:
-    """Horovod in the venv `folder` (with its test layer); the stamp remembers that it works."""
-    wanted = BUILD + ("+mpi" if with_mpi() else "")
-    enough = (wanted, f"{BUILD}+mpi")
-    if read_stamp(folder).get("horovod") in enough:
+def check_import() -> None:
+    """In a process of its own: Horovod loads TensorFlow."""
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-I", "-c", "import horovod.tensorflow"]
+    attempt = processes.run(command, env=env)
+    if attempt.status != 0:
+        raise Problem(f"Horovod is installed but does not load: {attempt.reason}. {WITHOUT}")
+
+
+@contextlib.contextmanager
+def lock(file: Path) -> Iterator[None]:
+    """One build at a time; a second ./workshop waits for the first."""
+    with file.open("a") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("Another ./workshop is compiling Horovod: waiting for it.")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def ensure_horovod() -> None:
+    """Horovod in this environment, which holds the test layer; built if it has to be."""
+    folder = Path(sys.prefix)
+    requirements = venv.installed_requirements(folder)
+    if not requirements:  # a container's Python, say: nothing is installed there
+        if importlib.util.find_spec("horovod") is None:
+            raise Problem(f"{sys.executable} has no Horovod. {WITHOUT}")
         return
-    with changing(folder):
-        stamp = read_stamp(folder)
-        if stamp.get("horovod") in enough:
+    tensorflow = next(line for line in requirements if re.match(r"tensorflow(-cpu|\[|==)", line))
+    settings = build_settings(tensorflow)
+    key = wheel_key(tensorflow, settings)
+    stamp = folder / STAMP
+    with lock(folder / f"{STAMP}.lock"):
+        if stamp.exists() and stamp.read_text() in (key, f"{key}-mpi"):
             return
-        python = python_of(folder)
-        if "horovod" in stamp or with_mpi() or import_error(python):  # an older one, or none
-            settings = build_settings(stamp["tensorflow"])
-            key = wheel_key(stamp["python"], stamp["tensorflow"], settings)
-            target = cache_folder() / "wheels" / key
-            if not any(target.glob("*.whl")):
-                say("Compiling Horovod (only once): 4 to 7 minutes on 2 cores.")
-                started = time.monotonic()
-                build_wheel(python, target, settings)
-                say(f"Horovod is compiled, after {time.monotonic() - started:.0f} s.")
-            wheels = [str(wheel) for wheel in target.glob("*.whl")]
-            pip_install(folder, ["--no-deps", "--force-reinstall", *wheels], "Installing Horovod")
-            problem = import_error(python)
-            if problem:
-                raise Problem(f"Horovod is installed but does not load: {problem}. {WITHOUT}")
-        write_stamp(folder, {**stamp, "horovod": wanted})
+        target = Path(os.environ.get("WORKSHOP_CACHE") or venv.ROOT / ".cache") / "wheels" / key
+        if not any(target.glob("*.whl")):
+            say("Compiling Horovod (only once): 4 to 7 minutes on 2 cores.")
+            started = time.monotonic()
+            build_wheel(target.absolute(), settings)
+            say(f"Horovod is compiled, after {time.monotonic() - started:.0f} s.")
+        wheels = [str(wheel) for wheel in target.glob("*.whl")]
+        install = ["install", "--no-deps", "--no-index", "--force-reinstall", *wheels]
+        run_pip(install, folder / "horovod.log", "Horovod cannot be installed", dict(os.environ))
+        check_import()
+        stamp.write_text(key)

@@ -1,53 +1,55 @@
-"""An attendee's script, checked: a line on the screen for each thing, and the score card."""
+"""A check of an attendee's script: a line on the screen for each step of it, and the score card."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import json
-import math
-import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from tfworkshop import data
-from tfworkshop.exercises.task import digest, screen
+from tfworkshop.exercises.records import (
+    CORRECT,
+    NOT_YET,
+    PASSED,
+    Check,
+    check_file,
+    read_check,
+)
+from tfworkshop.exercises.task import digest, narrow_console
 from tfworkshop.exercises.trial import NotYet
-from tfworkshop.files import kept_json, save
+from tfworkshop.files import display_path, save_record
 from tfworkshop.problem import Problem
-
-PASSED, RIGHT, NOT_YET = "passed", "correct, not timed", "not yet"
 
 
 class Attempt:
-    def __init__(self, file: Path, quick: bool, repeats: int, limit: float) -> None:
-        self.file, self.quick, self.repeats, self.limit = file, quick, repeats, limit
-        self.script = self.folder = Path()  # the copy that is judged, and a place for files
+    def __init__(self, script: Path, quick: bool, repeats: int, limit: float) -> None:
+        self.script = script
+        self.quick = quick
+        self.repeats = repeats
+        self.limit = limit
+        self.folder = Path()  # for files, while it is being judged
         self.step = "It runs"  # what is being looked at
-        self.status = NOT_YET
-        self.problem = ""
         self.speeds: dict[str, float] = {}
-        self.console = screen()
+        self.console = narrow_console()
 
     # --- on the screen ---
 
-    def doing(self, what: str) -> contextlib.AbstractContextManager:
-        return self.console.status(what) if self.console.is_terminal else contextlib.nullcontext()
+    def doing(self, what: str) -> contextlib.AbstractContextManager[object]:
+        return self.console.status(what)
 
-    def good(self, how: str) -> None:
-        self.line("✓", "+", "green", how)
+    def good(self, outcome: str) -> None:
+        self._print_step("✓", "green", outcome)
 
-    def line(self, mark: str, plain: str, style: str, how: str) -> None:
-        fine = (self.console.encoding or "").lower().startswith("utf")
+    def _print_step(self, mark: str, style: str, outcome: str) -> None:
         grid = Table.grid(padding=(0, 1))
         for width in (1, 24, None):
             grid.add_column(width=width)
-        grid.add_row(Text(mark if fine else plain, style), Text(self.step, "bold"), Text(how))
+        grid.add_row(Text(mark, style), Text(self.step, "bold"), Text(outcome))
         self.console.print(grid)
 
     def say(self, text: str, style: str = "") -> None:
@@ -56,69 +58,45 @@ class Attempt:
     # --- the check ---
 
     def examine(self, judge: Callable[[], None]) -> bool:
-        """Have a copy of the script judged, and keep the outcome; is it right?"""
-        details: tuple[str, ...] = ()
-        try:
-            data.ensure(say=lambda line: None)
-            sha = digest(self.file)
-            with self.copied():
+        """Judge the script, print and save the outcome; is it right?"""
+        data.ensure(say=lambda line: None)
+        sha256 = digest(self.script)
+        mistake = None
+        with tempfile.TemporaryDirectory(prefix="workshop_check_") as folder:
+            self.folder = Path(folder)
+            try:
                 judge()
-            self.status = RIGHT if self.quick else PASSED
-            if self.quick:
-                self.say("  Not timed: --quick.", "dim")
-        except NotYet as found:
-            self.problem, details = str(found), found.details
-            self.line("✗", "x", "red", "no")
-        except Problem:
-            raise
-        except Exception as error:  # an attendee's script must not show us up
-            told = f"the check itself failed, {type(error).__name__}: {error}"
-            raise Problem(told) from None
-        self.keep(sha)
+            except NotYet as error:
+                mistake = error
+        if digest(self.script) != sha256:
+            raise Problem(f"{display_path(self.script)} was edited during the check: check again")
+        self.save(sha256, mistake)
+        if mistake:
+            self._print_step("✗", "red", "no")
+            self.say(f"\nNot yet: {mistake}", "bold")
+            for detail in mistake.details:
+                self.console.print(Text(detail), soft_wrap=True)
+            return False
+        if self.quick:
+            self.say("  Not timed: --quick.", "dim")
         self.say("")
-        if self.problem:
-            self.say(f"Not yet: {self.problem}", "bold")
-        for detail in filter(None, details):
-            self.say(f"    {detail}")
-        return not self.problem
+        return True
 
-    @contextlib.contextmanager
-    def copied(self) -> Iterator[None]:
-        """What is judged is what was there at first."""
-        self.folder = Path(tempfile.mkdtemp(prefix="workshop_check_"))
-        try:
-            self.script = self.folder / self.file.parent.name / self.file.name
-            self.script.parent.mkdir()
-            for source in [*self.file.parent.glob("*.py"), self.file]:
-                if source.is_file():  # an editor's lock is a link to nowhere
-                    shutil.copyfile(source, self.script.with_name(source.name))
-            yield
-        finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    # --- what is kept ---
-
-    def keep(self, sha: str) -> None:
-        kept = {
-            "sha256": sha,
-            "status": self.status,
-            "problem": self.problem,
-            "speeds": {name: round(speed, 1) for name, speed in self.speeds.items()},
-            "date": datetime.date.today().isoformat(),
-        }
-        before = read_kept(self.file)
-        if not self.speeds and before.get("sha256") == sha:  # --quick forgets nothing
-            kept["speeds"] = before["speeds"]
-            if self.status == RIGHT and before.get("status") == PASSED:
-                kept["status"] = PASSED
-        text = json.dumps(kept, indent=1) + "\n"
-        save(self.file.with_name("check.json"), lambda part: part.write_text(text))
-
-
-def read_kept(file: Path) -> dict[str, Any]:
-    """The score card; of one that is not ours, what can be used."""
-    kept = kept_json(file.with_name("check.json"))
-    speeds = kept.get("speeds")
-    speeds = speeds if isinstance(speeds, dict) else {}
-    numbers = {k: v for k, v in speeds.items() if isinstance(v, (int, float)) and 0 < v < math.inf}
-    return {**kept, "speeds": numbers} if kept else {}
+    def save(self, sha256: str, mistake: NotYet | None) -> None:
+        status = CORRECT if self.quick else PASSED
+        if mistake:
+            status = NOT_YET
+        check = Check(
+            sha256=sha256,
+            status=status,
+            code=mistake.code if mistake else "",
+            problem=str(mistake or ""),
+            speeds={name: round(speed, 1) for name, speed in self.speeds.items()},
+            date=datetime.date.today().isoformat(),
+        )
+        previous = read_check(self.script)
+        if previous and previous.sha256 == sha256 and not check.speeds:  # --quick forgets nothing
+            check.speeds = previous.speeds
+            if check.status == CORRECT and previous.status == PASSED:
+                check.status = PASSED
+        save_record(check_file(self.script), check)

@@ -1,10 +1,10 @@
-"""What a run must have done: the same training, and the exercise's idea. NotYet otherwise."""
+"""What a script must have done: the same training, and the exercise's idea."""
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import math
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,20 +12,20 @@ from pathlib import Path
 import numpy as np
 
 from tfworkshop.exercises.attempt import Attempt
-from tfworkshop.exercises.cnn import SHAPES, first_weights, shape_key
+from tfworkshop.exercises.cnn import SHAPES, initial_weights
+from tfworkshop.exercises.records import Graph
 from tfworkshop.exercises.trial import (
     BATCH,
     CALL,
     EPOCH,
-    STEPS,
     WATCHED,
     WINDOW,
-    NotYet,
     Ran,
     make_data,
+    mistake,
+    observe_runs,
     plan_runs,
-    probe,
-    right_runs,
+    reference_runs,
 )
 from tfworkshop.stages import Stage
 
@@ -36,415 +36,311 @@ class Tolerance:
 
     loss: float  # relative
     update: float  # |update - correct one| / |correct one|, for each tensor
-    accuracy: float
 
 
 # Adam's first step is the sign of the gradient: where that is almost 0, rounding can flip it.
 # Measured on a CPU: float32 stages differ by 0.00002, float16 by 0.12, bfloat16 by 0.32.
-FLOAT32 = Tolerance(loss=1e-4, update=0.01, accuracy=0.005)
-TENSOR_FLOAT = Tolerance(loss=2e-3, update=0.3, accuracy=0.01)  # an A100 rounds as float16 does
-MIXED = Tolerance(loss=0.02, update=0.5, accuracy=0.06)
-KEYS = {shape_key(shape): shape for shape in SHAPES}
+FLOAT32 = Tolerance(loss=1e-4, update=0.01)
+TENSOR_FLOAT = Tolerance(loss=2e-3, update=0.3)  # an A100 rounds as float16 does
+MIXED = Tolerance(loss=0.02, update=0.5)
+ACCURACY = 0.01
 LOGGED = 0.002  # log lines have three digits
-SAME_PATH = 0.1  # training with dropout must differ by more than this from training without
+FORMATS = {"step": "bfloat16", "half": "float16"}  # that 05's runs ask for
 
 
-# --- 1: it runs ---
-
-
-def check_source(file: Path) -> None:
-    """What can be checked without running it."""
+def check_syntax(file: Path) -> None:
     try:
         compile(file.read_bytes(), str(file), "exec")
     except SyntaxError as error:
-        line = (error.text or "").strip()
-        if error.lineno is None:
-            raise NotYet(f"Python cannot read it: {error.msg}") from None
-        raise NotYet(f"Syntax error in line {error.lineno}: {error.msg}", line) from None
-    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
-        raise NotYet(f"Python cannot read it: {error}") from None
+        raise mistake("syntax", error="".join(traceback.format_exception_only(error))) from None
 
 
-# --- 2: it trains the same model ---
+# --- it trains the same model ---
 
 
 def updates(ran: Ran) -> dict[str, np.ndarray]:
     """How far each tensor moved from its initial value."""
-    return {key: ran.weights[key] - first_weights(shape) for key, shape in KEYS.items()}
+    return {name: ran.weights[name] - initial_weights(shape) for name, shape in SHAPES.items()}
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
     """|a - b| / |b|."""
-    return float(np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-30))
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
 
-def how_wrong(name: str, mine: np.ndarray, right: np.ndarray) -> str:
-    length, wanted = np.linalg.norm(mine), np.linalg.norm(right)
-    if not length:
-        return f"{name} did not move"
-    along, times = float(np.vdot(mine, right) / (length * wanted)), length / wanted
-    off = f"{100 * distance(mine, right):.0f} % off"
-    if not abs(along) > 0.95:
-        return f"{name} moved in another direction: its update is {off}"
-    if along > 0 and 0.95 < times < 1.05:
-        return f"{name} moved {off}: is it computed in 16 bit?"
-    return f"{name} moved {times:.2f}x as far as it should{', and backwards' * (along < 0)}"
+def describe_update(update: np.ndarray, correct: np.ndarray) -> str:
+    """In which way it is wrong."""
+    length, correct_length = np.linalg.norm(update), np.linalg.norm(correct)
+    if length == 0:
+        return "did not move"
+    cosine = np.vdot(update, correct) / (length * correct_length)
+    if cosine < 0.95:
+        return f"moved in another direction: its update is {distance(update, correct):.0%} off"
+    return f"moved {length / correct_length:.2f}x as far as it should"
 
 
 def judge_model(ran: Ran) -> None:
-    if not ran.observed["trained"]:
-        raise NotYet(
-            "No Keras model with the CNN's eight weights was trained.",
-            f"Their shapes are {', '.join(KEYS)}. Do not change the layers of MNISTClassifier.",
-        )
-    if ran.observed["weight_types"] != ["float32"]:
-        kinds = " and ".join(ran.observed["weight_types"])
-        raise NotYet(f"Weights are kept as {kinds}: they must stay float32.")
+    types = ran.observed.weight_types
+    if not types:
+        raise mistake("model")
+    if types != ["float32"]:
+        raise mistake("weight-types", types=" and ".join(types))
 
 
-def judge_step(mine: Ran, right: Ran, within: Tolerance) -> str:
+def judge_step(ran: Ran, reference: Ran, tolerance: Tolerance) -> str:
     """One step on the same batch, from the same weights, nothing dropped."""
-    loss, wanted = mine.results["final_loss"], right.results["final_loss"]
-    if abs(loss - wanted) > within.loss * abs(wanted):
-        raise NotYet(
-            f"The first step's loss is {loss:.4f}; on the one batch of the check's data it should "
-            f"be {wanted:.4f}: different images, labels or scaling?"
-        )
-    if abs(mine.losses[0] - loss) > 0.002 + within.loss * abs(loss):
-        raise NotYet(f"It logs the loss {mine.losses[0]}, but its results say {loss:.4f}.")
-    moved, due, names = updates(mine), updates(right), right.observed["names"]
-    off = {key: distance(moved[key], due[key]) for key in due}
-    wrong = [key for key in due if not off[key] <= within.update]
-    if wrong:
-        worst = max(wrong, key=lambda key: off[key])
-        texts = {key: how_wrong(names[key], moved[key], due[key]) for key in wrong}
-        raise NotYet(f"After one step {texts.pop(worst)}.", *texts.values())
-    far, most = (f"{100 * share:.1f} %" for share in (max(off.values()), within.update))
-    return f"loss {loss:.4f}, all 8 tensors moved as they should: {far} off, limit {most}"
+    loss, correct_loss = ran.losses[0], reference.losses[0]
+    if abs(loss - correct_loss) > LOGGED + tolerance.loss * correct_loss:
+        raise mistake("loss", loss=loss, correct=correct_loss)
+    own, correct = updates(ran), updates(reference)
+    errors = {name: distance(own[name], correct[name]) for name in SHAPES}
+    worst = max(SHAPES, key=errors.__getitem__)
+    if errors[worst] > tolerance.update:
+        if ran.observed.scales_loss and not ran.observed.loss_scaled:
+            raise mistake("loss-not-scaled")
+        raise mistake("update", tensor=worst, how=describe_update(own[worst], correct[worst]))
+    return (
+        f"loss {loss:.3f}, all {len(SHAPES)} tensors moved as they should: "
+        f"{errors[worst]:.1%} off, limit {tolerance.update:.1%}"
+    )
 
 
-def judge_half(mine: Ran, right: Ran) -> None:
-    """One step in float16."""
-    if "float16" in conv_types(mine) and not mine.observed["loss_scaling"]:
-        raise NotYet("float16 without loss scaling: small gradients become 0.")
-    try:
-        judge_step(mine, right, MIXED)
-    except NotYet as problem:
-        if mine.observed["loss_scaling"] and not mine.observed["scaled"]:
-            raise NotYet(
-                "float16: scale_loss was never called. The gradients are scaled down, but the "
-                "loss was not scaled up."
-            ) from None
-        raise NotYet(f"In float16: {problem}", *problem.details) from None
+def judge_update_count(ran: Ran, steps: int) -> None:
+    count = ran.observed.updates
+    if count is not None and count != steps:
+        raise mistake("update-count", updates=count, steps=steps)
 
 
-def judge_count(ran: Ran, steps: int) -> None:
-    """A fake trains less. (An optimizer that is not Keras's keeps no count.)"""
-    made = ran.observed["iterations"]
-    if made is not None and made != steps:
-        raise NotYet(f"Asked for {steps} steps, the optimizer made {made} updates.")
+def judge_accuracy(ran: Ran) -> None:
+    reported, correct = ran.results.test_accuracy, ran.observed.accuracy
+    if reported is None:
+        raise mistake("no-accuracy")
+    if abs(reported - correct) > ACCURACY:
+        raise mistake("accuracy", reported=reported, correct=correct)
 
 
-def judge_steps(mine: Ran, right: Ran) -> None:
-    """Several steps: less precisely, but all of them."""
-    judge_count(mine, STEPS)
-    moved, due = (sum(float(np.sum(d**2)) for d in updates(r).values()) for r in (mine, right))
-    far = math.sqrt(moved / due)
-    if not 0.8 < far < 1.3:
-        raise NotYet(
-            f"In {STEPS} steps the weights moved {far:.2f}x as far as they should: does every step "
-            "train once, with the learning rate --lr?"
-        )
-
-
-def judge_accuracy(ran: Ran, within: Tolerance, why: str) -> None:
-    reported, found = ran.results["test_accuracy"], ran.observed["accuracy"]
-    if abs(reported - found) > within.accuracy:
-        raise NotYet(
-            f"It reports a test accuracy of {100 * reported:.1f} %; its weights reach "
-            f"{100 * found:.1f} %{why}."
-        )
-
-
-def judge_dropout(mine: Ran, undropped: Ran) -> None:
-    rates, wanted = mine.observed["rates"], undropped.observed["rates"]
-    if rates and rates != wanted:
-        texts = [" and ".join(f"{rate:g}" for rate in some) for some in (rates, wanted)]
-        raise NotYet(f"The dropout rates are {texts[0]}; they should be {texts[1]}.")
-    moved, without = updates(mine), updates(undropped)
-    if max(distance(moved[key], without[key]) for key in moved) < SAME_PATH:
-        raise NotYet(
-            "Dropout has no effect: training gives the same weights with it and without it.",
-            "The model must be called with training=True in the training step.",
-        )
-
-
-def judge_epochs(mine: Ran, right: Ran) -> None:
-    """Two epochs in which no weight changes: the mean loss shows whether each image came once."""
-    wanted = np.mean(right.losses)
-    first, second = mine.losses[:EPOCH], mine.losses[EPOCH:]
-    for found in (np.mean(first), np.mean(second)):
-        if abs(found - wanted) > LOGGED:
-            raise NotYet(
-                f"An epoch does not use each image once: its mean loss is {found:.3f}, but the "
-                f"mean over all images is {wanted:.3f}."
-            )
-    if first == second:
-        raise NotYet("Two epochs use the images in the same order: shuffle again for each.")
-
-
-def judge_draws(ran: Ran) -> None:
+def judge_dropout(ran: Ran) -> None:
+    """All batches and weights of this run are equal: only dropout makes its losses differ."""
     if len(set(ran.losses)) == 1:
-        raise NotYet(
-            "Dropout drops the same values at every step: on one batch, with a learning rate of "
-            "almost 0, all losses are the same."
-        )
+        raise mistake("dropout")
 
 
-# --- 3: it does what was asked ---
+def judge_epochs(ran: Ran, reference: Ran) -> None:
+    """Two epochs in which no weight changes: the mean loss shows whether each image came once."""
+    correct_mean = np.mean(reference.losses)
+    first, second = ran.losses[:EPOCH], ran.losses[EPOCH:]
+    for mean in (np.mean(first), np.mean(second)):
+        if abs(mean - correct_mean) > LOGGED:
+            raise mistake("epoch-images", mean=mean, correct=correct_mean)
+    if first == second:
+        raise mistake("epoch-order")
 
 
-def training(ran: Ran) -> list[dict]:
-    """The graphs with gradients: any other graph proves nothing."""
-    return [graph for graph in ran.observed["graphs"] if graph["backward"]]
+# --- it does what was asked ---
+
+
+def training_graphs(ran: Ran) -> list[Graph]:
+    return [graph for graph in ran.observed.graphs if graph.backward]
 
 
 def conv_types(ran: Ran) -> list[str]:
-    return sorted({kind for graph in training(ran) for kind in graph["conv_types"]})
+    return sorted({kind for graph in training_graphs(ran) for kind in graph.conv_types})
 
 
-def judge_reads(ran: Ran, one: Ran) -> str:
-    """Files and arrays: one step reads as much as many do."""
-    opens, reads = ran.observed["opens"], ran.observed["reads"]
-    if opens > one.observed["opens"] + 2:
-        raise NotYet(f"In {WATCHED} steps the data file was opened {opens} times.")
-    if reads > one.observed["reads"] + 8:
-        raise NotYet(f"In {WATCHED} steps {reads} arrays were read from the data file.")
-    return f"the data file was opened {opens} times in {WATCHED} steps, not {WATCHED + 2}"
+def judge_reads(ran: Ran, one_step: Ran) -> str:
+    factor = ran.observed.reads / one_step.observed.reads
+    if factor > 1:
+        raise mistake("reads", factor=factor, steps=WATCHED)
+    return f"{WATCHED} steps read as much of the data file as one step does"
 
 
-def judge_graph(ran: Ran, one_a_step: bool) -> str:
-    found = ran.observed["graphs"]
-    if not found:
-        raise NotYet(
-            "No graph ran: the training step is still eager.",
-            "The function that the loop calls must be a tf.function.",
-        )
-    whole = [graph for graph in training(ran) if graph["updates"] >= len(SHAPES)]
-    if not whole and any(graph["forward"] for graph in training(ran)):
-        raise NotYet(
-            "The graph contains the gradients, but not the update of the weights: that still "
-            "runs one operation at a time."
-        )
+def judge_graph(ran: Ran, one_step_per_call: bool) -> str:
+    graphs = training_graphs(ran)
+    whole = [graph for graph in graphs if graph.updates >= len(SHAPES)]
+    if not ran.observed.graphs:
+        raise mistake("eager")
+    if not whole and any(graph.forward for graph in graphs):
+        raise mistake("update-outside")
     if not whole:
-        raise NotYet(
-            "The graph contains only the forward pass: gradients and updates are still outside."
-        )
-    name, times = collections.Counter(graph["name"] for graph in whole).most_common(1)[0]
-    if times > 2:  # two: some create their variables in the first
-        raise NotYet(
-            f"{name} was traced {times} times in {WATCHED} steps: something that changes is passed "
-            "as a Python value, or the tf.function is created again."
-        )
-    calls = sum(graph["calls"] for graph in whole)
-    if calls > WATCHED:
-        raise NotYet(f"The training graph ran {calls} times for {WATCHED} steps.")
-    if one_a_step and calls < WATCHED:
-        raise NotYet(
-            f"The training graph was called {calls} times for {WATCHED} steps: every step should "
-            "be one call of it."
-        )
-    once = "once" if times == 1 else "twice"
-    ran_so = f"{name} was traced {once} and ran {calls} times for {WATCHED} steps"
-    return f"{ran_so}; it contains gradients and updates"
+        raise mistake("gradients-outside")
+    name, traces = collections.Counter(graph.name for graph in whole).most_common(1)[0]
+    if traces > 2:  # two: some solutions create their variables in the first
+        raise mistake("retraced", name=name, traces=traces, steps=WATCHED)
+    calls = sum(graph.calls for graph in whole)
+    if calls > WATCHED or (one_step_per_call and calls < WATCHED):
+        raise mistake("graph-calls", calls=calls, steps=WATCHED)
+    return f"{name} ran {calls} times for {WATCHED} steps; it contains gradients and updates"
 
 
-def judge_xla(ran: Ran) -> str:
-    whole = [graph for graph in training(ran) if graph["updates"]]
-    programs = [program for graph in whole for program in graph["programs"]]
+def judge_xla(ran: Ran, options: str = "") -> str:
+    whole = [graph for graph in training_graphs(ran) if graph.updates]
+    programs = [program for graph in whole for program in graph.programs]
     if not any(backward for _, backward in programs):
-        raise NotYet(
-            "No convolution's gradient was compiled by XLA.",
-            "The function around the gradients needs jit_compile=True, and must be the one used.",
-        )
-    if any(graph["plain_convs"] for graph in whole):
-        raise NotYet(
-            "Some convolutions of the training step were compiled by XLA, some were not.",
-            "The step must use only the compiled function.",
-        )
+        raise mistake("not-compiled", options=options)
+    if any(graph.outside_xla for graph in whole):
+        raise mistake("partly-compiled", options=options)
     if not all(forward and backward for forward, backward in programs):
-        raise NotYet(
-            "Forward pass and gradients were compiled separately: XLA could not fuse across them.",
-            "Compile the function that contains both.",
-        )
-    if any(graph["updates_xla"] for graph in whole):
-        raise NotYet(
-            "The update is compiled too. Between it and the gradients is the exchange between "
-            "ranks, which XLA cannot compile: on two ranks this would fail.",
-        )
+        raise mistake("compiled-apart", options=options)
+    if any(graph.updates_in_xla for graph in whole):
+        raise mistake("update-compiled", options=options)
     return "forward pass and gradients ran as one XLA program"
 
 
-def judge_switch(on: Ran, off: Ran, default: Ran) -> str:
-    gpu = default.observed["gpu"]
-    unasked = "Without --xla, on a GPU" if gpu else "Without --xla, on a CPU"
-    runs = {"With --xla on": (on, True), "With --xla off": (off, False), unasked: (default, gpu)}
-    for words, (ran, compiled) in runs.items():
-        if compiled:
-            try:
-                judge_xla(ran)
-            except NotYet as problem:
-                raise NotYet(f"{words}: {problem}", *problem.details) from None
-        elif any(graph["programs"] for graph in training(ran)):
-            raise NotYet(f"{words}: XLA compiled convolutions of the training step.")
-    here = "on" if gpu else "off"
-    return f"--xla on compiles the gradients, off does not; the default here is {here}"
+def judge_no_xla(ran: Ran, options: str) -> None:
+    if any(graph.programs for graph in training_graphs(ran)):
+        raise mistake("compiled", options=options)
+
+
+def judge_xla_switch(on: Ran, off: Ran, default: Ran) -> str:
+    judge_xla(on, "With --xla on: ")
+    judge_no_xla(off, "With --xla off: ")
+    if default.observed.gpu:
+        judge_xla(default, "Without --xla, on a GPU: ")
+        return "--xla on compiles the gradients, off does not; the default on a GPU is on"
+    judge_no_xla(default, "Without --xla, on a CPU: ")
+    return "--xla on compiles the gradients, off does not; the default on a CPU is off"
 
 
 def judge_profile(ran: Ran) -> str:
-    found, (first, last) = ran.observed["markers"] or {}, WINDOW
-    asked = f"--profile-steps {first} {last}"
-    if "unreadable" in found:
-        raise NotYet(f"There is no profile to read: {found['unreadable']}")
-    marked = found["steps"]
-    if not marked:
-        raise NotYet(
-            "The profile has no step markers.",
-            "Each step goes into tf.profiler.experimental.Trace, with step_num and _r=1.",
-        )
-    if marked != list(range(first, last + 1)):
-        steps = ", ".join(map(str, marked[:12])) + (", ..." if len(marked) > 12 else "")
-        raise NotYet(f"With {asked} the profile has markers for steps {steps}.")
-    if not found["times"]:
-        raise NotYet(
-            "The profile has markers, but no step times: ./workshop report could not split them.",
-            "A marker begins a step only with _r=1.",
-        )
-    if ran.observed["fetches"] and not ran.observed["fetches_in_marker"]:
-        raise NotYet("The batch is fetched outside the step marker: no step includes its time.")
-    counted = ran.results["steps_timed"] + ran.results["warmup_steps"]
+    observed = ran.observed
+    first, last = WINDOW
+    options = f"--profile-steps {first} {last}"
+    if observed.no_profile:
+        raise mistake("no-profile", reason=observed.no_profile)
+    if not observed.markers:
+        raise mistake("no-markers")
+    if observed.markers != list(range(first, last + 1)):
+        numbers = ", ".join(str(number) for number in observed.markers)
+        raise mistake("window", options=options, numbers=numbers)
+    if not observed.steps_in_profile:
+        raise mistake("marker-not-root")
+    if observed.fetches and not observed.fetches_in_marker:
+        raise mistake("fetched-outside")
+    counted = ran.results.steps_timed + ran.results.warmup_steps
     most = WATCHED - (last - first + 1)
     if counted > most:
-        raise NotYet(
-            f"{counted} steps of {WATCHED} count for the throughput; {asked} leaves {most}: "
-            "recorded steps are slower, and must not count."
+        raise mistake(
+            "recorded-steps-timed", counted=counted, steps=WATCHED, options=options, most=most
         )
     return f"a readable profile with markers for steps {first} to {last}, which are not timed"
 
 
-def judge_kind(ran: Ran, wanted: str) -> None:
+def judge_format(ran: Ran, wanted: str) -> None:
     """One of the two 16-bit formats, requested with --precision."""
-    found = conv_types(ran)
-    if found != [wanted]:
-        raise NotYet(
-            f"With --precision mixed_{wanted} the convolutions of the training step ran in "
-            f"{' and '.join(found)}."
-        )
-    losses = {kind for graph in training(ran) for kind in graph["loss_types"]}
-    losses.add(ran.observed.get("logits", "float32"))  # TensorFlow casts them, too late
-    if losses != {"float32"}:
-        raise NotYet(
-            f"The logits are {wanted}: a softmax needs float32, so the last layer must produce it."
-        )
-    if wanted == "bfloat16" and ran.observed["loss_scaling"]:
-        raise NotYet("bfloat16 has float32's range and needs no loss scaling: leave it out.")
+    types = conv_types(ran)
+    if types != [wanted]:
+        raise mistake("precision", wanted=wanted, types=" and ".join(types))
+    loss_types = {kind for graph in training_graphs(ran) for kind in graph.loss_types}
+    loss_types.add(ran.observed.logits_type)  # a cast to float32 after the layer is too late
+    if loss_types != {"float32"}:
+        raise mistake("logits", wanted=wanted)
+    if wanted == "float16" and not ran.observed.scales_loss:
+        raise mistake("unscaled")
+    if wanted == "bfloat16" and ran.observed.scales_loss:
+        raise mistake("scaled")
 
 
-def judge_precision(ran: dict[str, Ran], right: Ran) -> str:
-    judge_kind(ran["step"], "bfloat16")
-    judge_kind(ran["few"], "float16")
-    found, wanted = conv_types(ran["watch"]), conv_types(right)
-    if found != wanted:
-        units = "no 16-bit units" if wanted == ["float32"] else f"units for {wanted[0]}"
-        raise NotYet(
-            f"Without --precision the convolutions ran in {' and '.join(found)}. This device has "
-            f"{units}: the default should be {wanted[0]}."
-        )
-    return f"both formats work; the default here is {wanted[0]}; the loss is float32"
+def judge_default_precision(ran: Ran, reference: Ran) -> str:
+    types, (wanted,) = conv_types(ran), conv_types(reference)
+    if types != [wanted]:
+        raise mistake("default-precision", types=" and ".join(types), wanted=wanted)
+    return f"both formats work; the default here is {wanted}; the loss is float32"
 
 
 def judge_loop(ran: Ran) -> str:
-    whole, steps = training(ran), WATCHED
-    calls = sum(graph["calls"] for graph in whole)
-    asked = f"--steps-per-call {CALL}: Python made {calls} calls for {steps} steps"
-    if 2 * calls > steps:
-        raise NotYet(f"{asked}: a call should run several.")
-    if any(graph["iterator"] for graph in whole):
-        raise NotYet("The steps take their batches from a tf.data iterator, which is on the host.")
-    if any(graph["python"] for graph in whole):
-        raise NotYet(
-            "The steps call Python from within the graph, so the host is still in the loop."
-        )
-    fed = sum(graph["fed"] for graph in whole)
-    if fed > steps * BATCH * 28 * 28 // 2:
-        raise NotYet(
-            f"{fed / 1e6:.1f} MB came from the host in {calls} calls: the data should be on the "
-            "device already, so that only indices change."
-        )
-    if CALL * calls < steps:
-        raise NotYet(f"{asked}: no call should run more steps than requested.")
-    return f"{calls} calls for {steps} steps, and no images from the host"
+    graphs = training_graphs(ran)
+    calls = sum(graph.calls for graph in graphs)
+    options = f"--steps-per-call {CALL}"
+    if 2 * calls > WATCHED:
+        raise mistake("one-step-calls", options=options, calls=calls, steps=WATCHED)
+    if any(graph.has_iterator for graph in graphs):
+        raise mistake("iterator")
+    if any(graph.calls_python for graph in graphs):
+        raise mistake("python")
+    bytes_fed = sum(graph.bytes_fed for graph in graphs)
+    bytes_trained = WATCHED * BATCH * 28 * 28
+    if bytes_fed > bytes_trained / 2:
+        raise mistake("fed", megabytes=bytes_fed / 1e6, calls=calls)
+    if CALL * calls < WATCHED:
+        raise mistake("long-calls", options=options, calls=calls, steps=WATCHED)
+    return f"{calls} calls for {WATCHED} steps, and no images from the host"
 
 
-def idea_checks(
-    stage: Stage, ran: dict[str, Ran], right: dict[str, Ran]
-) -> list[tuple[str, str, Callable[[], str]]]:
-    """The checks of this exercise's idea, after those of the stages that it builds on."""
-    watch = ran["watch"]
-    known = [
-        ("01", "The data is read once", lambda: judge_reads(watch, ran["step"])),
+# Which ideas an exercise must show, besides its own: those of the stages that it builds on.
+BUILDS_ON = {
+    "01": (),
+    "02": ("01",),
+    "03": ("01", "02"),
+    "04": ("01", "02"),
+    "05": ("01", "02", "04"),
+    "06": ("01", "02"),
+}
+
+
+def judge_ideas(
+    stage: Stage, attempt: Attempt, runs: dict[str, Ran], reference: dict[str, Ran]
+) -> None:
+    step, epochs, watch = runs["step"], runs["epochs"], runs["watch"]
+    checks: list[tuple[str, str, Callable[[], str]]] = [
+        ("01", "The data is read once", lambda: judge_reads(watch, step)),
         ("02", "The step is a graph", lambda: judge_graph(watch, stage.number < "06")),
         ("03", "XLA compiled it", lambda: judge_xla(watch)),
         ("04", "There is a profile", lambda: judge_profile(watch)),
-        ("04", "XLA has a switch", lambda: judge_switch(ran["step"], ran["steps"], watch)),
-        ("05", "It computes in 16 bit", lambda: judge_precision(ran, right["epochs"])),
+        ("04", "XLA has a switch", lambda: judge_xla_switch(step, epochs, watch)),
+        (
+            "05",
+            "It computes in 16 bit",
+            lambda: judge_default_precision(watch, reference["epochs"]),
+        ),
         ("06", "The host left the loop", lambda: judge_loop(watch)),
     ]
-    past = {"01": (), "05": ("01", "02", "04")}.get(stage.number, ("01", "02"))
-    return [check for check in known if check[0] == stage.number or check[0] in past]
+    for number, idea, judge in checks:
+        if number == stage.number or number in BUILDS_ON[stage.number]:
+            attempt.step = idea
+            outcome = judge()
+            if number == stage.number:
+                attempt.good(outcome)
 
 
 # --- all of it ---
 
 
 def judge_training(stage: Stage, attempt: Attempt) -> bool:
-    """Everything but the speed, up to the first mistake; whether it ran on a GPU."""
-    check_source(attempt.script)
-    files, limit = make_data(attempt.folder), attempt.limit
+    """Everything but the speed, up to the first mistake. Returns whether it ran on a GPU."""
+    check_syntax(attempt.script)
     with attempt.doing("running the workshop's own solution"):
-        right = right_runs(stage, files, attempt.folder / "right", limit)
-    ran: dict[str, Ran] = {}
-    runs = plan_runs(stage, attempt.folder / "mine", files, ours=False)
-    with (
-        attempt.doing("running yours, watched"),
-        contextlib.closing(probe(attempt.script, attempt.folder / "mine", runs, limit)) as found,
-    ):
-        one = ran["step"] = next(found)
-        attempt.good("one log line per step, and results")
-        attempt.step = "It trains the same model"
-        gpu = one.observed["gpu"]
-        within = MIXED if stage.number == "05" else TENSOR_FLOAT if gpu else FLOAT32
-        judge_model(one)
-        how = judge_step(one, right["step"], within)
-        judge_accuracy(one, within, "")
-        for run in runs[1:]:
-            ran[run["name"]] = now = next(found)
-            judge_model(now)
-            if run["name"] == "few":
-                judge_half(now, right["few"])
-            elif run["name"] == "steps":
-                judge_steps(now, right["steps"])
-                judge_dropout(now, right["undropped"])
-                judge_accuracy(now, within, " without dropout")
-            elif run["name"] == "watch":
-                judge_count(now, run["steps"])
-                judge_draws(now)
-        attempt.good(how)
-    for of_stage, attempt.step, judge_idea in idea_checks(stage, ran, right):
-        how = judge_idea()
-        if of_stage == stage.number:
-            attempt.good(how)
+        reference = reference_runs(stage, attempt.limit)
+    make_data(attempt.folder)
+    planned = plan_runs(stage)
+    observed = observe_runs(attempt.script, attempt.folder, planned, attempt.limit)
+    runs: dict[str, Ran] = {}
+    with attempt.doing("running yours, watched"), contextlib.closing(observed):
+        for run, ran in zip(planned, observed):
+            runs[run.name] = ran
+            if run.name == "step":
+                attempt.good("one log line per step, and results")
+                attempt.step = "It trains the same model"
+            judge_model(ran)
+            judge_update_count(ran, run.steps)
+            if stage.number == "05" and run.name in FORMATS:
+                judge_format(ran, FORMATS[run.name])
+            if run.name == "step":
+                tolerance = choose_tolerance(stage, ran)
+                same_model = judge_step(ran, reference["step"], tolerance)
+                judge_accuracy(ran)
+            elif run.name == "half":
+                judge_step(ran, reference["half"], MIXED)
+            elif run.name == "watch":
+                judge_dropout(ran)
+    attempt.good(same_model)
+    judge_ideas(stage, attempt, runs, reference)
     attempt.step = "It sees every image"
-    judge_epochs(ran["epochs"], right["epochs"])  # now: a loss in 16 bit has been ruled out
+    judge_epochs(runs["epochs"], reference["epochs"])  # last: a loss in 16 bit is ruled out now
     attempt.good("once per epoch, each epoch in a new order")
-    return gpu
+    return runs["step"].observed.gpu
+
+
+def choose_tolerance(stage: Stage, ran: Ran) -> Tolerance:
+    if stage.number == "05":
+        return MIXED
+    return TENSOR_FLOAT if ran.observed.gpu else FLOAT32

@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 
-from tfworkshop.processes import output_of
+from tfworkshop import processes
 from tfworkshop.stages import ROOT
 
 SIZE = 2048
@@ -17,17 +17,20 @@ SECONDS = 1.0  # of multiplying, for each precision
 
 def measure() -> dict[str, float]:
     """FLOP/s by precision, from a separate process: TensorFlow then has the device to itself."""
-    _, out, _ = output_of([sys.executable, "-m", "tfworkshop.ladder.ceiling"], cwd=ROOT)
-    try:
-        return json.loads(out.splitlines()[-1])
-    except (IndexError, ValueError):
-        return {}
+    finished = processes.run([sys.executable, "-m", "tfworkshop.ladder.ceiling"], cwd=ROOT)
+    if finished.status:
+        return {}  # the column stays empty
+    speeds: dict[str, float] = json.loads(finished.stdout.splitlines()[-1])
+    return speeds
 
 
 def best_of(rounds: list[dict[str, float]]) -> dict[str, float]:
     """The fastest of several rounds: other programs can only have slowed it down."""
-    names = {name for found in rounds for name in found}
-    return {name: max(found.get(name, 0.0) for found in rounds) for name in sorted(names)}
+    best: dict[str, float] = {}
+    for speeds in rounds:
+        for precision, speed in speeds.items():
+            best[precision] = max(speed, best.get(precision, 0.0))
+    return best
 
 
 def multiply() -> dict[str, float]:
@@ -36,21 +39,25 @@ def multiply() -> dict[str, float]:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
 
+    precisions = [tf.float32, tf.bfloat16]
+    size = SIZE
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
-    size = 4 * SIZE if gpus else SIZE
-    found = {}
-    for kind in (tf.float32, tf.bfloat16, *([tf.float16] if gpus else [])):
-        a = tf.cast(tf.random.normal([size, size]), kind)
-        times = []
+    if gpus:
+        precisions.append(tf.float16)
+        size = 4 * SIZE
+    speeds = {}
+    for precision in precisions:
+        matrix = tf.cast(tf.random.normal([size, size]), precision)
+        times: list[float] = []
         end = time.perf_counter() + SECONDS
         while len(times) < 4 or time.perf_counter() < end:
             start = time.perf_counter()
-            float(tf.matmul(a, a)[0, 0])  # waits for the device
+            float(tf.matmul(matrix, matrix)[0, 0])  # waits for the device
             times.append(time.perf_counter() - start)
-        found[kind.name] = 2 * size**3 / statistics.median(times[1:])
-    return found
+        speeds[precision.name] = 2 * size**3 / statistics.median(times[1:])
+    return speeds
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
 """The same CNN trained by Keras's own `model.fit`: what 06 is compared with. Run by bench.py.
 
-python -m tfworkshop.ladder.keras_fit VARIANT STEPS BATCH_SIZE DATA RESULTS
+python -m tfworkshop.ladder.keras_fit VARIANT STEPS BATCH_SIZE DATA    prints images per second
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
+import math
 import os
 import statistics
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,19 +21,33 @@ from tfworkshop.stages import STAGES
 
 WARMUP = 20  # steps before the clock starts: a multiple of every variant's steps per call
 
-# What a user of Keras can switch on: (tf.data, steps_per_execution, jit_compile, precision).
-# Keras 3.3 unrolls the steps of a call in Python, and TensorFlow refuses more than 32 of them.
+
+@dataclass(frozen=True)
+class Variant:
+    """What a user of Keras can switch on."""
+
+    tf_data: bool
+    # Keras 3.3 unrolls the steps of a call in Python, and TensorFlow refuses more than 32 of them.
+    steps_per_call: int = 1
+    jit_compile: bool | str = False
+    precision: str = "float32"
+
+
 VARIANTS = {
-    "as it comes": (False, 1, "auto", "float32"),
-    "tf.data": (True, 1, False, "float32"),
-    "tf.data, 10 steps a call": (True, 10, False, "float32"),
-    "tf.data, 10 steps a call, XLA": (True, 10, True, "float32"),
-    "tf.data, 10 steps a call, bfloat16": (True, 10, False, "mixed_bfloat16"),
-    "tf.data, 10 steps a call, XLA, float16": (True, 10, True, "mixed_float16"),
+    "as it comes": Variant(tf_data=False, jit_compile="auto"),
+    "tf.data": Variant(tf_data=True),
+    "tf.data, 10 steps a call": Variant(tf_data=True, steps_per_call=10),
+    "tf.data, 10 steps a call, XLA": Variant(tf_data=True, steps_per_call=10, jit_compile=True),
+    "tf.data, 10 steps a call, bfloat16": Variant(
+        tf_data=True, steps_per_call=10, precision="mixed_bfloat16"
+    ),
+    "tf.data, 10 steps a call, XLA, float16": Variant(
+        tf_data=True, steps_per_call=10, jit_compile=True, precision="mixed_float16"
+    ),
 }
 
 
-def load_model_class():
+def load_model_class() -> Any:
     """Stage 02's model, so that the CNN is exactly the same."""
     spec = importlib.util.spec_from_file_location("stage_02", STAGES[2].script)
     assert spec and spec.loader
@@ -40,15 +56,15 @@ def load_model_class():
     return module.MNISTClassifier
 
 
-def train(variant: str, steps: int, batch_size: int, data: Path) -> dict:
+def train(variant: Variant, steps: int, batch_size: int, data: Path) -> float:
+    """Images per second: the median over the calls after the warm-up."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # as in 06: AMX may be trapped
     model_class = load_model_class()
     import keras
     import tensorflow as tf
 
-    pipeline, steps_per_call, xla, precision = VARIANTS[variant]
-    keras.mixed_precision.set_dtype_policy(precision)
+    keras.mixed_precision.set_dtype_policy(variant.precision)
     with np.load(data) as file:
         images = (file["x_train"][..., np.newaxis] / np.float32(255)).astype(np.float32)
         labels = file["y_train"].astype(np.int32)
@@ -57,37 +73,44 @@ def train(variant: str, steps: int, batch_size: int, data: Path) -> dict:
     model.compile(
         optimizer=keras.optimizers.Adam(0.001),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        steps_per_execution=steps_per_call,
-        jit_compile=xla,
+        steps_per_execution=variant.steps_per_call,
+        jit_compile=variant.jit_compile,
     )
 
-    ends: list[tuple[int, float]] = []
+    calls = math.ceil(steps / variant.steps_per_call)
+    warmup_calls = WARMUP // variant.steps_per_call
+    ends: list[float] = []  # of each call
 
     class Clock(keras.callbacks.Callback):
         """Records when a call is over; by then Keras has its losses on the host."""
 
-        def on_train_batch_end(self, batch, logs=None):
-            ends.append((len(ends) * steps_per_call + steps_per_call, time.perf_counter()))
-            if ends[-1][0] >= whole:
+        def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+            ends.append(time.perf_counter())
+            if len(ends) == warmup_calls + calls:
                 self.model.stop_training = True
 
-    whole = WARMUP + -(-steps // steps_per_call) * steps_per_call
-    options = {"epochs": 1, "verbose": 0, "callbacks": [Clock()]}
-    if pipeline:
-        batches = tf.data.Dataset.from_tensor_slices((images, labels)).cache().shuffle(60_000)
-        batches = batches.repeat().batch(batch_size, drop_remainder=True)
-        model.fit(batches.prefetch(tf.data.AUTOTUNE), steps_per_epoch=whole, **options)
+    total_steps = WARMUP + calls * variant.steps_per_call
+    if variant.tf_data:
+        dataset = tf.data.Dataset.from_tensor_slices((images, labels)).cache().shuffle(60_000)
+        dataset = dataset.repeat().batch(batch_size, drop_remainder=True)
+        dataset = dataset.prefetch(tf.data.AUTOTUNE)
+        model.fit(dataset, steps_per_epoch=total_steps, epochs=1, verbose=0, callbacks=[Clock()])
     else:
-        kept = len(images) // batch_size * batch_size  # all batches of one size
-        options["epochs"] = -(-whole // (kept // batch_size))
-        model.fit(images[:kept], labels[:kept], batch_size=batch_size, **options)
-    timed = [(step, at) for step, at in ends if step >= WARMUP]
-    pairs = zip(timed, timed[1:])
-    per_step = [(at - before) / (step - last) for (last, before), (step, at) in pairs]
-    return {"variant": variant, "img_per_s": batch_size / statistics.median(per_step)}
+        steps_per_epoch = len(images) // batch_size
+        used = steps_per_epoch * batch_size  # all batches have the same size
+        model.fit(
+            images[:used],
+            labels[:used],
+            batch_size=batch_size,
+            epochs=math.ceil(total_steps / steps_per_epoch),
+            verbose=0,
+            callbacks=[Clock()],
+        )
+    timed = ends[warmup_calls - 1 :]
+    seconds_per_call = [end - start for start, end in zip(timed, timed[1:])]
+    return variant.steps_per_call * batch_size / statistics.median(seconds_per_call)
 
 
 if __name__ == "__main__":
-    name, steps, batch_size, data, results = sys.argv[1:]
-    found = train(name, int(steps), int(batch_size), Path(data))
-    Path(results).write_text(json.dumps(found))
+    name, steps, batch_size, data = sys.argv[1:]
+    print(train(VARIANTS[name], int(steps), int(batch_size), Path(data)))

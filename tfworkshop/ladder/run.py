@@ -2,165 +2,174 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TimeElapsedColumn, TimeRemainingColumn
 
-from tfworkshop import data, terminal
-from tfworkshop.files import measuring, results_folder, writing_results
+from tfworkshop import data, processes, terminal
+from tfworkshop.files import display_path, measuring, results_folder
 from tfworkshop.ladder import ceiling, launch, table
-from tfworkshop.machine import cpu_model
-from tfworkshop.problem import Problem
-from tfworkshop.processes import output_of
-from tfworkshop.stages import ROOT, Stage, choose, lines_changed
-from tfworkshop.terminal import plain
+from tfworkshop.ladder.launch import Job, StageFailed
+from tfworkshop.machine import cores, cpu_model
+from tfworkshop.problem import UsageProblem
+from tfworkshop.results import Failure, Ladder, Row
+from tfworkshop.stages import ROOT, choose
 
+UNFINISHED = "unfinished"  # below results/: the last run that failed or was stopped
 START_COST = 200  # importing TensorFlow and evaluating, in steps of the fastest stage
-
-
-def run_stages(
-    stages: list[Stage],
-    steps: int,
-    batch_size: int,
-    ranks: int,
-    repeats: int,
-    console: Console,
-    folder: Path,
-) -> Iterator[dict]:
-    """Each stage's row as it is done; a progress bar on a terminal, plain lines elsewhere."""
-    threads = max(1, (os.cpu_count() or 1) // ranks) if ranks > 1 else None
-    total = repeats * sum(START_COST + steps * stage.step_cost for stage in stages)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[speed]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    spent = 0.0
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("", total=total, speed="")
-        for stage in stages * repeats:  # so that a noisy minute does not affect only one stage
-
-            def report(done: int, speed: float, stage: Stage = stage, spent: float = spent) -> None:
-                now = spent + START_COST + done * stage.step_cost
-                progress.update(bar, completed=now, speed=f"{speed:8,.0f} img/s")
-
-            progress.update(bar, description=f"{stage.name:<20}", speed="   starting  ")
-            began = time.monotonic()
-            job = launch.Job(stage, steps, batch_size, ranks, threads)
-            say = partial(console.print, markup=False)
-            row = launch.train(job, report=report, say=say, folder=folder)
-            spent += START_COST + steps * stage.step_cost
-            progress.update(bar, completed=spent)
-            result = "FAILED: " + row["failed"] if "failed" in row else speed_of(row)
-            took = time.monotonic() - began
-            console.print(f"{stage.name:<20} {result}  ({took:.0f} s)", markup=False)
-            yield row | {"lines": lines_changed(stage)}
-
-
-def speed_of(row: dict) -> str:
-    return f"{terminal.number(row['img_per_s'])} img/s"
-
-
-def middle(rows: list[dict]) -> dict:
-    """One row for a stage's repeats: the (lower) median with all speeds, or the first failure."""
-    rows = [row for row in rows if not row.get("interrupted")] or rows
-    for row in rows:
-        if "failed" in row or row.get("interrupted"):
-            return row
-    speeds = [row["img_per_s"] for row in rows]
-    if None in speeds:  # too short to time
-        return rows[0]
-    ordered = sorted(rows, key=lambda row: row["img_per_s"])
-    return ordered[(len(rows) - 1) // 2] | {"repeats": speeds}
-
-
-def commit() -> str:
-    """The commit that was measured; empty where there is no git."""
-    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
-    with contextlib.suppress(OSError):
-        return output_of(git)[1].strip()
-    return ""
 
 
 def run(stages: list[str], steps: int, batch_size: int, ranks: int, repeats: int) -> int:
     names = [name for text in stages for name in text.split(",") if name]
     if stages and not names:
-        raise Problem("--stages names no stage: for instance --stages 00 02")
+        raise UsageProblem("--stages names no stage: for instance --stages 00 02")
     chosen = choose(names)
     launch.check_size(batch_size, ranks)
+    threads = cores() // ranks if ranks > 1 else None
+    jobs = [Job(stage, steps, batch_size, ranks, threads) for stage in chosen]
     with measuring(results_folder()):
-        return climb(chosen, steps, batch_size, ranks, repeats)
+        return climb(jobs, repeats)
 
 
-def climb(stages: list[Stage], steps: int, batch_size: int, ranks: int, repeats: int = 1) -> int:
-    """All stages into a folder of their own; only a good run takes the place of the last one."""
+def climb(jobs: list[Job], repeats: int = 1) -> int:
+    """Train all stages into a folder of their own; only a good run replaces the last one."""
     console = terminal.console()
-    kind = data.ensure(fallback=True, say=lambda line: console.print(line, markup=False))
-    text = f"{len(stages)} stages of {steps} steps, batch {batch_size}, ranks {ranks}, data {kind}"
-    console.print(text + (f", {repeats} times" if repeats > 1 else ""))
-    ladder = {
-        "date": datetime.date.today().isoformat(),
-        "commit": commit(),
-        "machine": plain(cpu_model()),
-        "steps": steps,
-        "ceiling": {},
-    }
-    with temporary_folder() as name:
+    job = jobs[0]
+    kind = data.ensure(fallback=True, say=console.print)
+    sizes = f"{job.steps} steps, batch {job.batch_size}, ranks {job.ranks}"
+    times = f", {repeats} times" if repeats > 1 else ""
+    console.print(f"{len(jobs)} stages of {sizes}, data {kind}{times}")
+    destination = results_folder()
+    status = 0
+    with tempfile.TemporaryDirectory(dir=destination, prefix="running-") as name:
         folder = Path(name)
-        rounds = [ceiling.measure()]
-        done: dict[str, list[dict]] = {}
-        interrupted = False
-        for row in run_stages(stages, steps, batch_size, ranks, repeats, console, folder):
-            done.setdefault(row["stage"], []).append(row)
-            interrupted = bool(row.get("interrupted"))
-            if interrupted:
-                break
+        outcomes: list[Row | Failure] = []
+        ceilings = [ceiling.measure()]
+        try:
+            train_all(jobs * repeats, folder, console, outcomes)
+            ceilings.append(ceiling.measure())
+        except KeyboardInterrupt:
+            if not outcomes:
+                raise
+            status = 130  # what was measured is not lost
+        ladder = summarize(outcomes, ceiling.best_of(ceilings), job.steps)
+        if ladder.failed and status == 0:
+            status = 1
+        if status != 0:
+            destination = destination / UNFINISHED
+        if ladder.rows:
+            table.write(ladder, folder)
+        move_files(folder, destination)
+    if ladder.rows:
+        table.show(ladder, console)
+        for ending in ("json", "md", "png"):
+            console.print(f"wrote {display_path(destination / f'ladder.{ending}')}")
+    for failure in ladder.failed:
+        log = display_path(destination / f"{failure.stage}.err")
+        print(f"workshop: {failure.reason} (see {log})", file=sys.stderr)
+    return status
+
+
+def train_all(
+    jobs: list[Job], folder: Path, console: Console, outcomes: list[Row | Failure]
+) -> None:
+    """Train the stages in turn; a progress bar on a terminal, plain lines elsewhere."""
+    progress = Progress(
+        "{task.description}",
+        BarColumn(),
+        "{task.fields[speed]}",
+        TimeElapsedColumn(),
+        "left",
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    bar = progress.add_task("", total=sum(cost(job) for job in jobs), speed="")
+    completed = 0.0
+    with progress:
+        for job in jobs:
+            progress.update(bar, description=f"{job.stage.name:<20}", speed="   starting  ")
+            outcome = train_one(job, folder, progress, bar)
+            outcomes.append(outcome)
+            completed += cost(job)
+            progress.update(bar, completed=completed)
+            if isinstance(outcome, Row) and outcome.interrupted:
+                raise KeyboardInterrupt
+
+
+def cost(job: Job) -> float:
+    return START_COST + job.steps * job.stage.step_cost
+
+
+def train_one(job: Job, folder: Path, progress: Progress, bar: TaskID) -> Row | Failure:
+    def on_step(speed: float) -> None:
+        progress.update(bar, advance=job.stage.step_cost, speed=f"{speed:8,.0f} img/s")
+
+    outcome: Row | Failure
+    start = time.monotonic()
+    try:
+        outcome = launch.train(job, folder, on_step)
+        text = f"{job.stage.name:<20} {terminal.number(outcome.img_per_s)} img/s"
+    except StageFailed as failure:
+        outcome = Failure(job.stage.name, str(failure))
+        text = str(failure)
+    progress.console.print(f"{text}  ({time.monotonic() - start:.0f} s)")
+    return outcome
+
+
+def summarize(outcomes: list[Row | Failure], peaks: dict[str, float], steps: int) -> Ladder:
+    """One row for each stage: its first failure, or the median of its repeats."""
+    rows = []
+    failures = []
+    for stage in dict.fromkeys(outcome.stage for outcome in outcomes):
+        repeats = [outcome for outcome in outcomes if outcome.stage == stage]
+        failed = [outcome for outcome in repeats if isinstance(outcome, Failure)]
+        if failed:
+            failures.append(failed[0])
         else:
-            with contextlib.suppress(KeyboardInterrupt):  # what was measured is not lost
-                rounds.append(ceiling.measure())
-        ladder["ceiling"] = ceiling.best_of(rounds)
-        rows = ladder["rows"] = [middle(rows) for rows in done.values()]
-        good = not interrupted and not any("failed" in row for row in rows)
-        kept = launch.place_for(good)
-        table.write(ladder, folder)
-        with writing_results():
-            move_into(kept, folder)
-    table.show(ladder, console)  # last: nobody may be reading
-    for ending in ("json", "md", "png"):
-        console.print(f"wrote {os.path.relpath(kept / f'ladder.{ending}')}", markup=False)
-    for row in rows:
-        if "failed" in row and not interrupted:
-            log = os.path.relpath(kept / f"{row['stage']}.err")
-            print(f"workshop: {row['stage']} failed: {row['failed']} (see {log})", file=sys.stderr)
-    return 0 if good else 130 if interrupted else 1
+            rows.append(median_row([row for row in repeats if isinstance(row, Row)]))
+    return Ladder(
+        date=datetime.date.today().isoformat(),
+        commit=current_commit(),
+        machine=cpu_model(),
+        steps=steps,
+        ceiling=peaks,
+        rows=rows,
+        failed=failures,
+    )
 
 
-def move_into(kept: Path, folder: Path) -> None:
-    """All files of a run, in the place of those of the same names."""
+def median_row(repeats: list[Row]) -> Row:
+    """The (lower) median of a stage's repeats, with all their speeds."""
+    if repeats[0].interrupted:
+        return repeats[0]
+    whole = [row for row in repeats if not row.interrupted]
+    ordered = sorted(whole, key=lambda row: row.img_per_s or 0)
+    median = ordered[(len(ordered) - 1) // 2]
+    median.repeats = [row.img_per_s for row in whole if row.img_per_s]
+    return median
+
+
+def current_commit() -> str:
+    """The commit that is measured; empty where there is no git."""
+    if not shutil.which("git"):
+        return ""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    return processes.run(command).stdout.strip()
+
+
+def move_files(folder: Path, destination: Path) -> None:
+    """Move the files of a run in the place of those of the last one."""
+    for path in folder.glob("*.json"):  # they name their profiles
+        path.write_text(path.read_text().replace(str(folder), str(destination)))
     for path in folder.rglob("*"):
         if path.is_file():
-            place = (kept / path.relative_to(folder)).resolve()  # a link stays a link
-            if place.is_dir():
-                raise Problem(f"{place} is a folder, and a result has that name: move it away")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if path.suffix == ".json":  # it names its own files
-                path.write_text(path.read_text().replace(str(folder), str(kept)))
-            shutil.move(path, place)
-
-
-def temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    with writing_results():
-        return tempfile.TemporaryDirectory(dir=results_folder(), prefix="running-")
+            target = destination / path.relative_to(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)

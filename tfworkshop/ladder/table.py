@@ -3,200 +3,173 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
+from typing import Any
 
-from rich import box
+import msgspec
+from matplotlib.figure import Figure
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from tfworkshop.files import WRONG_SHAPE, save
-from tfworkshop.problem import Problem
-from tfworkshop.stages import FLOP_PER_IMAGE, ROOT, STAGES, Stage
-from tfworkshop.terminal import as_markdown, number, plain, ratio
+from tfworkshop.files import read_record, save, save_record, save_text
+from tfworkshop.results import Ladder, Row
+from tfworkshop.stages import FLOP_PER_IMAGE, ROOT, STAGES
+from tfworkshop.terminal import as_markdown, number, print_table, ratio, spread
 
 BAR_WIDTH = 48
-PREDICTED = ROOT / "docs" / "measured" / "xray.json"
+WIDE = 130  # columns that the whole table takes on a terminal
+ONLY_IF_WIDE = ["the one change", "kernels, predicted"]
+PREDICTIONS = ROOT / "docs" / "measured" / "xray.json"
 
 
-def of_ceiling(row: dict, ceiling: dict[str, float]) -> float | None:
-    """The stage's share of this device's matrix-multiply speed, in the precision that it uses."""
-    precision = row.get("precision", "float32").replace("mixed_", "")
-    peak, speed = ceiling.get(precision), row["img_per_s"]
-    devices = 1 if row["device"].startswith("CPU") else row["ranks"]  # ranks share a CPU
-    return speed * FLOP_PER_IMAGE / peak / devices if peak and speed else None
+def predicted_kernels() -> dict[str, str]:
+    """The GPU kernels of each stage's step, as xray predicts them for an A100."""
+    cases = read_record(PREDICTIONS, dict[str, Any])["cases"]
+    kernels = {}
+    for stage in STAGES:
+        own = [case for case in cases if case["stage"] == stage.folder]
+        own = [case for case in own if case["script"] == stage.file]
+        case = max(own, key=lambda c: (c["precision"] == "mixed_bfloat16", c["xla"] == "on"))
+        text = str(case["kernels"] or "-")  # none is predicted for an eager step
+        if case["compiled_calls"]:
+            text += f"+{case['compiled_calls']}"
+        kernels[stage.name] = text
+    return kernels
 
 
-def kernels(stage: Stage, xray: dict) -> str:
-    """GPU kernels a step, as xray predicts them, in the case that an A100 would run."""
-    cases = [
-        case
-        for case in xray["cases"]
-        if (case["stage"], case["script"]) == (stage.folder, stage.file)
-    ]
-    case = max(cases, key=lambda c: (c["precision"] == "mixed_bfloat16", c["xla"] == "on"))
-    if case["kernels"] is None:  # eager
-        return "-"
-    return f"{case['kernels']}" + (f"+{case['compiled_calls']}" if case["compiled_calls"] else "")
+def share_of_ceiling(row: Row, ceiling: dict[str, float]) -> float | None:
+    """A stage's share of this device's matrix-multiply speed, in the precision that it uses."""
+    precision = (row.precision or "float32").removeprefix("mixed_")
+    peak = ceiling.get(precision)
+    if not peak or not row.img_per_s:
+        return None
+    devices = 1 if row.on_cpu else row.ranks  # ranks share a CPU
+    return row.img_per_s * FLOP_PER_IMAGE / (peak * devices)
 
 
-def predictions() -> dict[str, str]:
-    """By the stage's name; empty if there are no figures of xray."""
-    try:
-        xray = json.loads(PREDICTED.read_text())
-        return {stage.name: kernels(stage, xray) for stage in STAGES}
-    except (OSError, *WRONG_SHAPE):
-        return {}
+def header(ladder: Ladder) -> list[str]:
+    first = ladder.rows[0].stage[:2]
+    titles = ["stage", "the one change", "lines", "ms/step", "img/s", "x prev.", f"x {first}"]
+    return [*titles, "% peak", "accuracy", "kernels, predicted"]
 
 
-def cells(ladder: dict) -> list[list[str]]:
-    """What the header names, for each stage; a failed stage says so."""
-    rows, table, predicted = ladder["rows"], [], predictions()
-    speeds = [None if "failed" in row else row["img_per_s"] for row in rows]
-    for i, row in enumerate(rows):
-        if "failed" in row:
-            table.append([row["stage"], "FAILED", *["-"] * (7 + bool(predicted))])
-            continue
-        accuracy, share = row["test_accuracy"], of_ceiling(row, ladder["ceiling"])
+def cells(ladder: Ladder) -> list[list[str]]:
+    """The columns that the header names, for each stage."""
+    speeds = [row.img_per_s for row in ladder.rows]
+    kernels = predicted_kernels()
+    table = []
+    for i, row in enumerate(ladder.rows):
+        share = share_of_ceiling(row, ladder.ceiling)
         table.append(
             [
-                row["stage"],
-                row["change"],
-                f"{row['lines'] or '-'}",
-                number(row["step_ms_median"]),
-                number(speeds[i]),
-                ratio(speeds[i], speeds[i - 1]) if i else "-",
-                ratio(speeds[i], speeds[0]) if i else "-",
+                row.stage,
+                row.change,
+                "-" if row.lines is None else f"{row.lines}",
+                number(row.step_ms_median),
+                number(row.img_per_s),
+                ratio(speeds[i], speeds[i - 1]) if i > 0 else "-",
+                ratio(speeds[i], speeds[0]) if i > 0 else "-",
                 "-" if share is None else f"{100 * share:.1f}",
-                "-" if accuracy is None else f"{100 * accuracy:.1f} %",
-                *([predicted.get(row["stage"], "-")] if predicted else []),
+                "-" if row.test_accuracy is None else f"{100 * row.test_accuracy:.1f} %",
+                kernels.get(row.stage, "-"),
             ]
         )
     return table
 
 
-def header(ladder: dict) -> list[str]:
-    times = [f"x {ladder['rows'][0]['stage'][:2]}", "% peak", "accuracy"]
-    times += ["kernels, predicted"] if predictions() else []
-    return ["stage", "the one change", "lines", "ms/step", "img/s", "x prev.", *times]
+def hardware(ladder: Ladder) -> str:
+    return f"{ladder.rows[0].device}, {ladder.machine}"
 
 
-def hardware(ladder: dict, row: dict) -> str:
-    return ", ".join(filter(None, [row["device"], ladder.get("machine")]))
+def provenance(ladder: Ladder) -> str:
+    """What was measured, and on what: stands under every table."""
+    row = ladder.rows[0]
+    parts = [hardware(ladder)]
+    parts.append("real MNIST" if row.data == "mnist" else "SYNTHETIC DATA, not MNIST")
+    parts.append(f"batch {row.batch_size * row.ranks}, {row.ranks} rank(s)")
+    clock = f"median step after {row.warmup_steps} of warm-up"
+    if len(row.repeats) > 1:
+        clock = f"median of {len(row.repeats)} runs, each the {clock}"
+    parts.append(f"{ladder.steps} steps, {clock}")
+    parts.append(", ".join(f"{name} {version}" for name, version in row.versions.items()))
+    parts.append(f"{ladder.date}, commit {ladder.commit}" if ladder.commit else ladder.date)
+    peaks = [f"{precision} {speed / 1e9:,.0f}" for precision, speed in ladder.ceiling.items()]
+    if peaks:
+        parts.append(f"peak: matrix multiply here, GFLOP/s: {', '.join(peaks)}")
+    parts.append("kernels: of a GPU, a step, + compiled calls: predicted by xray, not measured")
+    return "; ".join(parts)
 
 
-def provenance(ladder: dict) -> str:
-    """Under every table: what was measured, on what."""
-    row = next((row for row in ladder["rows"] if "device" in row), None)
-    if row is None:
-        return ""
-    kind = "real MNIST" if row["data"] == "mnist" else "SYNTHETIC DATA, not MNIST"
-    versions = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
-    repeats = len(row.get("repeats", [0]))
-    median = f"median of {repeats} runs, each the median step" if repeats > 1 else "median step"
-    commit = f", commit {ladder['commit']}" if ladder["commit"] else ""
-    peak = ", ".join(f"{name} {speed / 1e9:,.0f}" for name, speed in ladder["ceiling"].items())
-    peak = peak and f"; peak: matrix multiply here, GFLOP/s: {peak}"
-    kernels = "; kernels: of a GPU, a step, + compiled calls: predicted by xray, not measured"
-    return plain(
-        f"{hardware(ladder, row)}; {kind}; batch {row['batch_size'] * row['ranks']}, "
-        f"{row['ranks']} rank(s); {ladder['steps']} steps, {median} after {row['warmup_steps']} of "
-        f"warm-up; {versions}; {ladder['date']}{commit}{peak}{kernels * bool(predictions())}"
-    )
-
-
-def show(ladder: dict, console: Console) -> None:
-    try:
-        parts = shown(ladder, console.width)
-    except WRONG_SHAPE:
-        raise Problem("ladder.json is not one of ./workshop run: run it again") from None
-    console.print(*parts, sep="\n", markup=False)
-
-
-def shown(ladder: dict, width: int) -> list[Table | str]:
+def show(ladder: Ladder, console: Console) -> None:
     """The table, a bar for each stage, and what was measured."""
-    rows, titles = ladder["rows"], header(ladder)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
-    titles = [title.replace(", ", ",\n") for title in titles]
-    lines = [title.split("\n") for title in titles]
-    widths = [
-        max(map(len, [*lines[i], *column])) + 1 for i, column in enumerate(zip(*cells(ladder)))
-    ]
-    kept = list(range(len(titles)))
-    for droppable in (9, 1, 2, 7):  # on a narrow terminal: kernels, words, lines, the ceiling
-        if sum(widths[i] for i in kept) + 1 > width and droppable in kept:
-            kept.remove(droppable)
-    for i in kept:
-        justify = "left" if i < 2 else "right"
-        table.add_column(titles[i], justify=justify, no_wrap=True)
-    for row in cells(ladder):
-        style = "red" if row[1] == "FAILED" else None
-        table.add_row(*(Text(row[i]) for i in kept), style=style)
-    parts: list[Table | str] = [table]
-    fastest = max((row.get("img_per_s") or 0 for row in rows), default=0)
-    for row in rows:
-        speed = row.get("img_per_s") or 0
-        bar = "█" * round(BAR_WIDTH * speed / fastest) if fastest else ""
-        result = "failed" if "failed" in row else number(speed or None) + spread(row)
-        parts.append(f"{row['stage']:<20} {bar} {result}")
-    return [*parts, f"\n{provenance(ladder)}\n"]
+    titles = header(ladder)
+    rows = cells(ladder)
+    if console.width < WIDE:
+        columns = [i for i, title in enumerate(titles) if title not in ONLY_IF_WIDE]
+        titles = [titles[i] for i in columns]
+        rows = [[row[i] for i in columns] for row in rows]
+    print_table(console, titles, rows, words=["the one change"])
+    fastest = max(row.img_per_s or 0 for row in ladder.rows)
+    widest = min(BAR_WIDTH, console.width - 50)
+    for row in ladder.rows:
+        bar = ""
+        if row.img_per_s:
+            bar = "█" * round(widest * row.img_per_s / fastest)
+        console.print(f"{row.stage:<20} {bar} {speed_and_spread(row)}")
+    console.print(f"\n{provenance(ladder)}\n")
 
 
-def markdown(ladder: dict) -> str:
+def speed_and_spread(row: Row) -> str:
+    text = number(row.img_per_s)
+    if len(row.repeats) > 1:
+        text += f" ({spread(row.repeats)})"
+    return text
+
+
+def markdown(ladder: Ladder) -> str:
     """The table for a page: there is room for the spread of the repeats."""
-    titles, rows = header(ladder), cells(ladder)
-    for row, line in zip(ladder["rows"], rows):
-        line[titles.index("img/s")] += spread(row)
-    return f"{as_markdown(titles, rows, left=2)}\n\n{provenance(ladder)}\n"
+    titles = header(ladder)
+    table = cells(ladder)
+    for row, line in zip(ladder.rows, table):
+        line[titles.index("img/s")] = speed_and_spread(row)
+    return f"{as_markdown(titles, table, left=2)}\n\n{provenance(ladder)}\n"
 
 
-def spread(row: dict) -> str:
-    speeds = row.get("repeats")
-    return f" ({number(min(speeds))} to {number(max(speeds))})" if speeds and speeds[1:] else ""
-
-
-def draw(ladder: dict, path: Path) -> None:
+def draw(ladder: Ladder, path: Path) -> None:
     """Horizontal bars, one per stage, on a log scale, with the numbers beside them."""
-    import matplotlib
+    speeds = {row.stage: row.img_per_s for row in ladder.rows if row.img_per_s}
+    slowest = min(speeds.values(), default=1.0)
+    fastest = max(speeds.values(), default=1.0)
+    first = next(iter(speeds.values()), None)
+    colours = ["#1f4e79" if speed == fastest else "#9fb8d1" for speed in speeds.values()]
+    labels = [f"{number(speed)} img/s   {ratio(speed, first)}" for speed in speeds.values()]
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    good = [row for row in ladder["rows"] if row.get("img_per_s")]
-    figure, axes = plt.subplots(figsize=(9, 0.55 * len(good) + 1.6), layout="constrained")
-    speeds = [row["img_per_s"] for row in good]
-    fastest = max(speeds, default=1)
-    colours = ["#1f4e79" if speed == fastest else "#9fb8d1" for speed in speeds]
-    bars = axes.barh([row["stage"] for row in good], speeds, color=colours, height=0.62)
-    labels = [f"{number(v)} img/s   {ratio(v, speeds[0])}" for v in speeds]
+    figure = Figure(figsize=(9, 0.55 * len(speeds) + 1.6), layout="constrained")
+    axes = figure.subplots()
+    bars = axes.barh(list(speeds), list(speeds.values()), color=colours, height=0.62)
     axes.bar_label(bars, labels, padding=5, fontsize=10)
     axes.invert_yaxis()
     axes.set_xscale("log")
-    axes.set_xlim(min(speeds, default=1) / 3, fastest * 6)
+    axes.set_xlim(slowest / 3, fastest * 6)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_xlabel("images per second, log scale")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    kind = "" if all(row["data"] == "mnist" for row in good) else " (SYNTHETIC data)"
-    figure.suptitle(f"One MNIST CNN, the same training, stage by stage{kind}", x=0.02, ha="left")
-    axes.set_title(
-        hardware(ladder, good[0]) if good else "", fontsize=9, loc="left", color="#555555"
-    )
-    made_of = {"Description": fingerprint(ladder)}
-    save(path, lambda part: figure.savefig(part, dpi=140, format="png", metadata=made_of))
-    plt.close(figure)
+    title = "One MNIST CNN, the same training, stage by stage"
+    if any(row.data != "mnist" for row in ladder.rows):
+        title += " (SYNTHETIC data)"
+    figure.suptitle(title, x=0.02, ha="left")
+    axes.set_title(hardware(ladder), fontsize=9, loc="left", color="#555555")
+    metadata = {"Description": fingerprint(ladder)}
+    save(path, lambda part: figure.savefig(part, dpi=140, format="png", metadata=metadata))
 
 
-def fingerprint(ladder: dict) -> str:
+def fingerprint(ladder: Ladder) -> str:
     """Identifies the run that a chart shows."""
-    return hashlib.sha256(json.dumps(ladder, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(msgspec.json.encode(ladder)).hexdigest()
 
 
-def write(ladder: dict, folder: Path) -> list[Path]:
+def write(ladder: Ladder, folder: Path) -> None:
     """ladder.json, ladder.md and ladder.png."""
-    paths = [folder / f"ladder.{ending}" for ending in ("json", "md", "png")]
-    save(paths[0], lambda part: part.write_text(json.dumps(ladder, indent=2) + "\n"))
-    save(paths[1], lambda part: part.write_text(markdown(ladder)))
-    draw(ladder, paths[2])
-    return paths
+    save_record(folder / "ladder.json", ladder)
+    save_text(folder / "ladder.md", markdown(ladder))
+    draw(ladder, folder / "ladder.png")

@@ -6,25 +6,22 @@ import shutil
 import sys
 from pathlib import Path
 
-from tfworkshop import data
-from tfworkshop.exercises import watched
+from tfworkshop import data, processes
 from tfworkshop.exercises.attempt import Attempt
 from tfworkshop.exercises.judge import judge_training
 from tfworkshop.exercises.timing import (
     Entry,
+    compare,
     far_behind,
     judge_clock,
-    judge_learning,
     show_speeds,
     time_in_turns,
-    verdict,
 )
-from tfworkshop.exercises.trial import NotYet, died, environment
+from tfworkshop.exercises.trial import NotYet, explain_end, script_environment
 from tfworkshop.machine import in_container
 from tfworkshop.mysteries import evidence
-from tfworkshop.mysteries.causes import BY_NAME
-from tfworkshop.mysteries.evidence import Facts
-from tfworkshop.mysteries.scripts import BASE, Mystery, made
+from tfworkshop.mysteries.causes import CAUSE_BY_NAME, Cause
+from tfworkshop.mysteries.scripts import BASE, Mystery, build_script
 from tfworkshop.problem import Problem
 from tfworkshop.terminal import ratio
 
@@ -33,87 +30,101 @@ RANKS = 2
 
 
 def check(mystery: Mystery, quick: bool, repeats: int, limit: float) -> int:
+    cause = CAUSE_BY_NAME[mystery.cause]
     attempt = Attempt(mystery.script, quick, repeats, limit)
-    if not attempt.examine(lambda: judge(mystery, attempt)):
+
+    def judge() -> None:
+        judge_training(BASE, attempt)
+        judge_cause(cause, attempt)
+        if not quick:
+            judge_speed(mystery, cause, attempt)
+
+    if not attempt.examine(judge):
         return 1
-    told = "right; without --quick it is timed" if quick else "fixed"
-    attempt.say(f"Mystery {mystery.number} is {told}.", "bold green")
+    outcome = "correct; without --quick it is timed" if quick else "fixed"
+    attempt.say(f"Mystery {mystery.number} is {outcome}.", "bold green")
     return 0
 
 
-def judge(mystery: Mystery, attempt: Attempt) -> None:
-    """NotYet at the first thing that is wrong."""
-    judge_training(BASE, attempt)
+def judge_cause(cause: Cause, attempt: Attempt) -> None:
     attempt.step = "The cause is gone"
-    cause = BY_NAME[mystery.cause]
+    folder = attempt.folder / "evidence"
     with attempt.doing("looking for the cause, as you did"):
-        found = cause.look(
-            gather(cause.tool, attempt.script, attempt.folder / "again", attempt.limit)
-        )
-    if found is None:
+        run_tool(cause.tool, attempt.script, folder, attempt.limit)
+    seen = evidence.read(cause.tool, folder)
+    finding = None if seen is None else cause.judge(seen)
+    if finding is None:
         raise Problem("the run that should show the cause left nothing to read")
-    if found[0]:
-        raise NotYet(f"It is still there. {found[1]}")
-    attempt.good(found[1])
-    if attempt.quick:
-        return
+    if finding.confirmed:
+        raise NotYet("cause-remains", f"It is still there. {finding.figures}")
+    attempt.good(finding.figures)
+
+
+def run_tool(tool: str, script: Path, folder: Path, limit: float) -> None:
+    """Use a tool on a copy of a script in a new folder, as an attendee would."""
+    folder.mkdir()
+    shutil.copyfile(script, folder / "train_MNIST.py")
+    training = ["train_MNIST.py", "--steps", str(STEPS), "--data", str(data.DEFAULT_PATH)]
+    environment = script_environment()
+    if tool == "lines":
+        command = [sys.executable, "-m", "kernprof", "-l", *training]
+    elif tool == "xray":
+        command = [sys.executable, "-m", "tfworkshop.mysteries.placement", "train_MNIST.py"]
+    elif tool == "timeline":
+        environment["HOROVOD_TIMELINE"] = str(folder / evidence.TIMELINE)
+        environment["HOROVOD_CACHE_CAPACITY"] = "0"
+        horovodrun = str(Path(sys.executable).with_name("horovodrun"))
+        exchange = [] if in_container() else ["--gloo"]  # a container's may have only MPI
+        command = [horovodrun, *exchange, "-np", str(RANKS), sys.executable, *training]
+    else:
+        command = [sys.executable, *training, "--logdir", evidence.PROFILES]
+    finished = processes.run(command, timeout=limit, cwd=folder, env=environment)
+    if finished.status != 0:
+        raise explain_end(finished, limit)
+    (folder / evidence.LOG).write_text(finished.stdout, encoding="utf-8")
+
+
+def judge_speed(mystery: Mystery, cause: Cause, attempt: Attempt) -> None:
     attempt.step = "It is as fast as 04"
-    before = attempt.folder / "made" / "train_MNIST.py"
-    before.parent.mkdir()
-    before.write_text(made(mystery), encoding="utf-8")
-    mine, own = Entry("yours", attempt.script), Entry(BASE.folder, BASE.script)
-    was = Entry(f"mystery {mystery.number}", before)
-    entries = (mine, was, own)
+    unfixed = attempt.folder / "unfixed" / "train_MNIST.py"
+    unfixed.parent.mkdir()
+    unfixed.write_text(build_script(mystery), encoding="utf-8")
+    mine = Entry("yours", attempt.script)
+    before = Entry(f"mystery {mystery.number}", unfixed)
+    ours = Entry(BASE.folder, BASE.script)
+    entries = (mine, before, ours)
     if cause.tool == "timeline":
         time_ranks(entries, attempt)
     else:
         time_in_turns(entries, attempt, STEPS)
         judge_clock(mine)
-        judge_learning(mine, own)
         show_speeds(entries, attempt, STEPS)
-    attempt.speeds = {"yours": mine.speed, "before": was.speed, "ours": own.speed}
-    if far_behind(mine, own):
-        raise NotYet(f"Something in it still costs time: 04 is {ratio(own.speed, mine.speed)} it.")
-    if verdict(mine, was) == "slower":
-        raise NotYet(f"It is slower than it was: {ratio(mine.speed, was.speed)}.")
-    gain = f"{ratio(mine.speed, own.speed)} 04, {ratio(mine.speed, was.speed)} what it was"
-    attempt.good("its number is true now" if cause.name == "clock" else gain)
+    attempt.speeds = {"yours": mine.speed, "before": before.speed, "ours": ours.speed}
+    compare_speeds(mine, before, ours)
+    if cause.name == "clock":
+        attempt.good("its number is true now")
+    else:
+        to_ours, to_before = ratio(mine.speed, ours.speed), ratio(mine.speed, before.speed)
+        attempt.good(f"{to_ours} the speed of 04, {to_before} what it was")
+
+
+def compare_speeds(mine: Entry, before: Entry, ours: Entry) -> None:
+    if far_behind(mine, ours):
+        times = ratio(ours.speed, mine.speed)
+        raise NotYet("still-slow", f"Something in it still costs time: 04 has {times} its speed.")
+    if compare(mine, before) == "slower":
+        times = ratio(mine.speed, before.speed)
+        raise NotYet("slower", f"It is slower than it was: {times} the speed.")
 
 
 def time_ranks(entries: tuple[Entry, ...], attempt: Attempt) -> None:
-    """By the time stamps of the log, in turns."""
+    """Time two ranks by the time stamps of their log, the scripts in turn."""
     for repeat in range(attempt.repeats):
         for i, entry in enumerate(entries):
-            place = attempt.folder / f"ranks_{repeat}_{i}"
+            folder = attempt.folder / f"ranks_{repeat}_{i}"
             with attempt.doing(f"timing {RANKS} ranks, repeat {repeat + 1}: {entry.name}"):
-                facts = gather("timeline", entry.script, place, attempt.limit)
-            if facts.log is None:
-                raise Problem(f"{entry.name}: no log of {RANKS} ranks")
-            entry.speeds.append(facts.log.real)
-
-
-def gather(tool: str, script: Path, folder: Path, limit: float) -> Facts:
-    """Use a tool on a script, as the attendee would; what that left behind."""
-    folder.mkdir()
-    shutil.copyfile(script, folder / "train_MNIST.py")
-    words = ["train_MNIST.py", "--steps", str(STEPS), "--data", str(data.DEFAULT_PATH)]
-    python, env = [sys.executable], environment()
-    command = [*python, *words, "--logdir", evidence.LOGS]
-    if tool == "lines":
-        command = [*python, "-m", "kernprof", "-l", *words]
-    elif tool == "xray":
-        command = [*python, "-m", "tfworkshop.mysteries.placement", words[0], evidence.XRAY]
-    elif tool == "timeline":
-        env |= {"HOROVOD_TIMELINE": str(folder / evidence.TIMELINE), "HOROVOD_CACHE_CAPACITY": "0"}
-        run = Path(sys.executable).with_name("horovodrun")
-        exchange = [] if in_container() else ["--gloo"]  # as `run --ranks` does
-        command = [str(run), *exchange, "-np", str(RANKS), *python, *words]
-    *_, ended = watched.follow(command, folder, env, limit)
-    if ended.status:
-        lines = [line.strip() for line in ended.errors.splitlines() if line.strip()]
-        if lines and not ended.timed_out:
-            raise NotYet(f"It does not run under the tool that shows the cause: {lines[-1][:200]}")
-        raise died(ended, limit)
-    text = "\n".join(text for _, text in ended.lines)
-    (folder / evidence.LOG).write_text(text, encoding="utf-8")
-    return evidence.read(folder, script.read_text(encoding="utf-8"))
+                run_tool("timeline", entry.script, folder, attempt.limit)
+            log = evidence.read_log(folder)
+            if log is None:
+                raise Problem(f"{entry.name}: {RANKS} ranks left no log")
+            entry.speeds.append(log.real_speed)

@@ -1,168 +1,125 @@
-"""What an attendee's own runs left in a mystery's folder, as figures."""
+"""Read what an attendee's own runs left in a mystery's folder."""
 
 from __future__ import annotations
 
 import datetime
-import functools
 import re
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfworkshop.files import WRONG_SHAPE, read_json
-from tfworkshop.problem import Problem
+import msgspec
+
+from tfworkshop.files import read_cached
 from tfworkshop.report import command as report
 from tfworkshop.report import horovod_timeline
+from tfworkshop.report.horovod_timeline import Timeline
 from tfworkshop.report.profile import ENDING, Profile
 
-LOG, LOGS, LPROF = "log.txt", "logs", "train_MNIST.py.lprof"
-XRAY, TIMELINE = "xray.json", "timeline.json"
-WARMUP = 5  # steps that tell nothing: tracing, compiling
-STAMPED = re.compile(
-    r"^(\S+ \S+) - INFO - \(\d+, \d+\), Loss: \S+, step_time: \S+, throughput: (\S+) img/s",
-    re.M,
+LOG = "log.txt"
+PROFILES = "logs"
+LINE_PROFILE = "train_MNIST.py.lprof"
+XRAY = "xray.json"
+TIMELINE = "timeline.json"
+
+WARMUP_LINES = 5  # log lines to skip: TensorFlow is still tracing and compiling
+LOG_LINE = re.compile(
+    r"^(\S+ \S+) - INFO - \(\d+, \d+\), Loss: \S+, step_time: \S+, throughput: (\S+) img/s", re.M
 )
-FROM_RANK = re.compile(r"^\[[\d,]+\]<stdout>:", re.M)  # horovodrun puts it before each line
+SUMMARY_LINE = re.compile(r"^(batch_size|ranks|xla) +(\S+)$", re.M)
+RANK_PREFIX = re.compile(r"^\[[\d,]+\]<stdout>:", re.M)  # added by horovodrun
 
 
 @dataclass
 class Log:
-    claimed: float  # images a second, as its lines say
-    real: float  # and by the time stamps of the same lines
+    claimed_speed: float  # images per second, as the lines say
+    real_speed: float  # images per second, by the lines' time stamps
     xla: str
 
 
 @dataclass
 class Line:
+    """One line of a function, from the line profiler."""
+
     source: str
     hits: int
-    ms: float
+    milliseconds: float
 
 
-Lines = dict[str, list[Line]]  # by function
+LinesByFunction = dict[str, list[Line]]
 
 
-@dataclass
-class Timeline:
-    """Horovod's, of one tensor of each exchange."""
+class Copies(msgspec.Struct):
+    """The copies from device to host in each step, from xray."""
 
-    exchanges: int
-    late_rank: int
-    times_last: int
-    late_ms: float  # after the first rank, the median
-    exchange_ms: float
-    step_ms: float
+    causes: list[str]
 
 
-@dataclass
-class Facts:
-    """None: nothing there to read."""
-
-    log: Log | None = None
-    profile: Profile | None = None
-    lines: Lines | None = None
-    xray: list[dict] | None = None  # the copies to the host
-    timeline: Timeline | None = None
-
-
-def read(folder: Path, made: str) -> Facts:
-    """`made` is the script as it was made: for a line profile that is older than an edit."""
-    return Facts(
-        log=read_log(folder / LOG),
-        profile=read_profile(folder / LOGS),
-        lines=read_lines(folder, made),
-        xray=read_copies(folder / XRAY),
-        timeline=read_timeline(folder / TIMELINE),
-    )
+def read(tool: str, folder: Path) -> Any:
+    """The evidence of one tool; None if the attendee has not used it yet."""
+    readers = {
+        "log": read_log,
+        "profile": read_profile,
+        "lines": read_line_profile,
+        "xray": read_copies,
+        "timeline": read_timeline,
+    }
+    return readers[tool](folder)
 
 
-def nothing_else(read: Callable[..., Any]) -> Callable[..., Any]:
-    """A reader that finds nothing where a file is cut short, edited, or somebody else's."""
-
-    @functools.wraps(read)
-    def tried(*arguments: Any) -> Any:
-        try:
-            return read(*arguments)
-        except (Problem, OSError, StopIteration, *WRONG_SHAPE):
-            return None
-
-    return tried
-
-
-@nothing_else
-def read_log(path: Path) -> Log | None:
-    """Of a run that came to its end; the steps around a recording do not disturb a median."""
-    text = FROM_RANK.sub("", path.read_text(errors="replace"))
-    told = dict(re.findall(r"^(batch_size|ranks|xla)\s+(\S+)$", text, re.M))
-    lines = STAMPED.findall(text)[WARMUP - 1 :]
-    if len(lines) < 3 or not {"batch_size", "ranks", "xla"} <= set(told):
+def read_log(folder: Path) -> Log | None:
+    """Medians, so that the few steps that were profiled do not matter."""
+    path = folder / LOG
+    if not path.exists():
+        return None
+    text = RANK_PREFIX.sub("", path.read_text(errors="replace"))
+    summary = dict(SUMMARY_LINE.findall(text))
+    lines = LOG_LINE.findall(text)[WARMUP_LINES - 1 :]
+    if len(lines) < 3 or len(summary) < 3:  # the run was too short, or has not finished
         return None
     stamps = [datetime.datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S,%f") for stamp, _ in lines]
-    passed = statistics.median(b - a for a, b in zip(stamps, stamps[1:])).total_seconds()
-    images = int(told["batch_size"]) * int(told["ranks"])
-    claimed = statistics.median(float(speed) for _, speed in lines[1:])
-    return Log(claimed, images / max(passed, 1e-4), told["xla"])
+    pauses = [(later - earlier).total_seconds() for earlier, later in zip(stamps, stamps[1:])]
+    pause = max(statistics.median(pauses), 1e-4)
+    images = int(summary["batch_size"]) * int(summary["ranks"])
+    claimed_speed = statistics.median(float(speed) for _, speed in lines[1:])
+    return Log(claimed_speed, images / pause, summary["xla"])
 
 
-@nothing_else
 def read_profile(folder: Path) -> Profile | None:
-    return report.load(folder)[0] if any(folder.rglob(f"*{ENDING}")) else None
+    if not any((folder / PROFILES).rglob(f"*{ENDING}")):
+        return None
+    profile, _ = report.load(folder / PROFILES)
+    return profile
 
 
-@nothing_else
-def read_lines(folder: Path, made: str) -> Lines | None:
-    path, script = folder / LPROF, folder / "train_MNIST.py"
-    if not path.is_file():
+def read_line_profile(folder: Path) -> LinesByFunction | None:
+    """None also if the script was edited since: the line numbers would be wrong."""
+    path = folder / LINE_PROFILE
+    script = folder / "train_MNIST.py"
+    if not path.exists() or script.stat().st_mtime > path.stat().st_mtime:
         return None
     import line_profiler
 
-    try:
-        stats = line_profiler.load_stats(str(path))
-    except Exception:  # cut short, or no line profile
-        return None
-    newer = script.is_file() and script.stat().st_mtime <= path.stat().st_mtime
-    source = ["", *(script.read_text() if newer else made).splitlines(), ""]
-    return {
-        name: [
-            Line(source[min(number, len(source) - 1)].strip(), hits, time * stats.unit * 1e3)
-            for number, hits, time in timings
+    stats = line_profiler.load_stats(str(path))
+    source = script.read_text(encoding="utf-8").splitlines()
+    functions: LinesByFunction = {}
+    for (_, _, function), timings in stats.timings.items():
+        functions[function] = [
+            Line(source[number - 1].strip(), hits, 1000 * stats.unit * ticks)
+            for number, hits, ticks in timings
         ]
-        for (_, _, name), timings in stats.timings.items()
-        if timings  # it ran
-    }
+    return functions
 
 
-@nothing_else
-def read_copies(path: Path) -> list[dict] | None:
-    """Of the step without XLA: with it, part of the step is the compiler's."""
-    cases = read_json(path)["cases"]
-    return next(case["copies"] for case in cases if case["xla"] == "off")
+def read_copies(folder: Path) -> Copies | None:
+    return read_cached(folder / XRAY, Copies)
 
 
-@nothing_else
-def read_timeline(path: Path) -> Timeline | None:
-    """Of a run without Horovod's cache: with it, only the first exchange tells who was ready."""
-    spans, ready = horovod_timeline.spans(horovod_timeline.load(path))
-    exchanged = {span.tensor for span in spans if span.name == "ALLREDUCE"}
-    tensor, rounds = next(
-        (tensor, rounds)
-        for tensor, ticks in ready.items()
-        if tensor in exchanged and len(rounds := horovod_timeline.rounds_of(ticks)[WARMUP:]) >= 3
-    )
-    took = [s.end - s.start for s in spans if s.tensor == tensor and s.name == "ALLREDUCE"]
-    starts = [min(ready.values()) for ready in rounds]
-    lags = {
-        rank: statistics.median(ready[rank] - start for ready, start in zip(rounds, starts))
-        for rank in rounds[0]
-    }
-    late = max(lags, key=lambda rank: lags[rank])
-    return Timeline(
-        exchanges=len(rounds),
-        late_rank=int(late),
-        times_last=sum(ready[late] == max(ready.values()) for ready in rounds),
-        late_ms=lags[late] / 1e3,
-        exchange_ms=statistics.median(took[WARMUP:]) / 1e3,
-        step_ms=statistics.median(b - a for a, b in zip(starts, starts[1:])) / 1e3,
-    )
+def read_timeline(folder: Path) -> Timeline | None:
+    """None also if Horovod used its cache: then only the first exchange says who was late."""
+    path = folder / TIMELINE
+    if not path.exists():
+        return None
+    timeline = horovod_timeline.read(path)
+    return timeline if timeline.asked > 1 else None

@@ -1,31 +1,35 @@
-"""xray of a script's step. python -m tfworkshop.mysteries.placement SCRIPT OUT.json: for the check, in
-a process of its own, because xray hides the GPU from the process that it runs in.
+"""xray of a script's step. In a process of its own for the check: xray hides GPUs from its process.
+
+python -m tfworkshop.mysteries.placement SCRIPT
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from pathlib import Path
 
-from tfworkshop.files import save
+from tfworkshop.files import save_record
+from tfworkshop.mysteries.evidence import XRAY, Copies
 from tfworkshop.xray.command import load_tensorflow, quiet_cpp
 
 
-def find(script: Path, name: str) -> list[dict]:
-    """A case without XLA and one with it."""
+def xray(script: Path) -> list[dict]:
+    """Predict a step without XLA and one with it, and save the copies of the first."""
     with quiet_cpp(), tempfile.TemporaryDirectory() as folder:
         load_tensorflow()
         from tfworkshop.xray import predict
 
-        return [{**case, "name": name} for case in predict.script(script, Path(folder))]
+        cases = list(predict.script(script.resolve(), Path(folder)))
+    save_copies(cases, script.parent)
+    return cases
 
 
-def keep(cases: list[dict], path: Path) -> None:
-    text = json.dumps({"cases": cases}, indent=1) + "\n"
-    save(path, lambda part: part.write_text(text, encoding="utf-8"))
+def save_copies(cases: list[dict], folder: Path) -> None:
+    without_xla = next(case for case in cases if case["xla"] == "off")
+    causes = [copy["cause"] for copy in without_xla["copies"]]
+    save_record(folder / XRAY, Copies(causes))
 
 
 if __name__ == "__main__":
-    keep(find(Path(sys.argv[1]).resolve(), "mystery"), Path(sys.argv[2]))
+    xray(Path(sys.argv[1]))

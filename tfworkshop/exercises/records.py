@@ -1,0 +1,93 @@
+"""The JSON files of the exercises: what observe.py is to run, what it saw, and the score card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tfworkshop.files import read_cached
+
+PASSED = "passed"
+CORRECT = "correct, not timed"
+NOT_YET = "not yet"
+
+
+class Run(msgspec.Struct):
+    """One run of a training script."""
+
+    name: str
+    argv: list[str]
+    steps: int
+    data: str
+    dropout: bool  # False: dropout layers drop nothing
+    watched: bool = True  # False: timed, so nothing may slow it down
+
+
+class Plan(msgspec.Struct):
+    script: str
+    runs: list[Run]
+
+
+class Graph(msgspec.Struct):
+    """A graph with convolutions that Python started, and what it contains."""
+
+    name: str
+    calls: int
+    bytes_fed: int  # of large tensors that were new to it, after the first call
+    forward: int = 0  # convolutions
+    backward: int = 0  # their gradients
+    outside_xla: int = 0  # both, as far as XLA does not compile them
+    programs: list[tuple[int, int]] = []  # forward and backward in each program of XLA
+    updates: int = 0  # of float32 variables
+    updates_in_xla: int = 0
+    conv_types: list[str] = []
+    loss_types: list[str] = []
+    has_iterator: bool = False
+    calls_python: bool = False
+
+
+class Observed(msgspec.Struct):
+    """What a run really did."""
+
+    status: int = 0
+    traceback: str = ""
+    gpu: bool = False
+    weight_types: list[str] = []  # none: there is no model with the CNN's weights
+    logits_type: str = "float32"
+    accuracy: float = 0.0  # of its model on the test images
+    updates: int | None = None  # as the optimizer counts them
+    scales_loss: bool = False  # there is an optimizer for it
+    loss_scaled: bool = False  # and the loss went through it
+    reads: int = 0  # of arrays of the data file
+    fetches: int = 0  # from a tf.data iterator
+    fetches_in_marker: int = 0
+    graphs: list[Graph] = []
+    no_profile: str = ""  # why there is none
+    markers: list[int] = []  # the steps that are marked in it
+    steps_in_profile: int = 0  # as the report counts them
+
+
+class Check(msgspec.Struct):
+    """The outcome of the last check: check.json beside the script."""
+
+    sha256: str
+    status: str
+    code: str  # of the first mistake
+    problem: str
+    speeds: dict[str, float]  # img/s: yours, before, ours
+    date: str
+
+
+class Hints(msgspec.Struct):
+    """How many hints were shown: hints.json beside the script."""
+
+    shown: int = 0
+
+
+def check_file(script: Path) -> Path:
+    return script.with_name("check.json")
+
+
+def read_check(script: Path) -> Check | None:
+    return read_cached(check_file(script), Check)
