@@ -1,4 +1,4 @@
-"""`./workshop report`: TensorFlow's own converters as the oracle, real profiles, files, bad input."""
+"""`./workshop report`: TensorFlow's converters as the oracle, real profiles, files, bad input."""
 
 from __future__ import annotations
 
@@ -97,14 +97,16 @@ def ask_tensorflow(file: Path) -> Oracle:
         steps.append({field.name: value for field, value in step.ListFields()})
     operations = {
         (r.op_name, r.op_type, r.host_or_device): (r.total_self_time_in_us, r.occurrences)
-        for r in TfStatsDatabase.FromString(convert("framework_op_stats")).without_idle.tf_stats_record
+        for r in TfStatsDatabase.FromString(
+            convert("framework_op_stats")
+        ).without_idle.tf_stats_record
     }
     table = kernel_stats_pb2.KernelStatsDb.FromString(convert("kernel_stats"))
-    kernels = [
-        (r.name, *r.block_dim, *r.grid_dim, r.registers_per_thread, r.occurrences)
-        + (r.total_duration_ns, r.min_duration_ns, r.max_duration_ns)
-        for r in table.reports
-    ]
+    kernels = []
+    for r in table.reports:
+        size = *r.block_dim, *r.grid_dim, r.registers_per_thread, r.occurrences
+        times = r.total_duration_ns, r.min_duration_ns, r.max_duration_ns
+        kernels.append((r.name, *size, *times))
     memory = json.loads(convert("memory_profile") or b"{}").get("memoryProfilePerAllocator", {})
     peaks = {n: int(m["profileSummary"]["peakStats"]["peakBytesInUse"]) for n, m in memory.items()}
     bits = page.analysis.device_compute_16bit_percent
@@ -166,11 +168,10 @@ def test_the_figures_are_those_of_tensorflow(name: str, profiled: Path, tmp_path
     for key, (self_us, count) in theirs.operations.items():
         assert found[key].self_ms * 1e3 == pytest.approx(self_us, rel=0.02, abs=0.1), key
         assert found[key].count == count
-    kernels = [
-        (k.name, *k.block, *k.grid, k.registers, k.count)
-        + tuple(round(us * 1e3) for us in (k.total_ms * 1e3, k.min_us, k.max_us))
-        for k in ours.kernels
-    ]
+    kernels = []
+    for k in ours.kernels:
+        times = [round(us * 1e3) for us in (k.total_ms * 1e3, k.min_us, k.max_us)]
+        kernels.append((k.name, *k.block, *k.grid, k.registers, k.count, *times))
     assert sorted(kernels) == theirs.kernels
     assert (ours.precision["bits16_percent"] or 0) == pytest.approx(theirs.bits16_percent, abs=0.1)
     assert {item.allocator: item.peak_bytes for item in ours.memory.allocators} == theirs.peaks
@@ -419,7 +420,7 @@ def test_comparison_counts_by_the_step() -> None:
         ("gone", 2, None, -2),
         ("same", 10, 10, 0),
     ]
-    assert [(part.name, part.difference_ms) for part in found.split][0] == ("Host compute", -50)
+    assert next((part.name, part.difference_ms) for part in found.split) == ("Host compute", -50)
     assert "1 added (+7.0 ms), 1 removed (-2.0 ms), 1 run more or less often" in found.notes[0]
 
 

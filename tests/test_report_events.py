@@ -12,20 +12,29 @@ import numpy as np
 import pytest
 from test_report import (
     GPU_PROFILE,
-    as_json,
     made_steps,
     made_up,
     needs_gpu_profile,
-    only_file,
     synchronous_gpu,
 )
 from xspaces import Made, many_events
 
 from tfworkshop.problem import Problem
-from tfworkshop.report import command, gaps, horovod_timeline, kernels, layers, names, split, trace
-from tfworkshop.report import text, verdict, xspace
+from tfworkshop.report import (
+    command,
+    gaps,
+    horovod_timeline,
+    kernels,
+    layers,
+    names,
+    split,
+    text,
+    trace,
+    verdict,
+    xspace,
+)
 from tfworkshop.report.activity import HostActivity
-from tfworkshop.report.profile import Device, GapClass, Profile, Retraced, Setup, Step
+from tfworkshop.report.profile import Device, GapClass, Profile, Retraced, Setup
 from tfworkshop.report.recording import Host
 from tfworkshop.report.screenshots import SAMPLE
 from tfworkshop.report.steps import find_steps
@@ -415,7 +424,11 @@ def test_what_was_held_at_the_peak() -> None:
     (found,) = made.profile().memory.allocators
     assert (found.peak_bytes, found.capacity_bytes) == (600, 1100)
     held = [(item.operation, item.count, item.total_bytes) for item in found.at_peak]
-    assert held == [("relu", 2, 400), ("weights", 1, 100), ("allocated before the recording", 1, 100)]
+    assert held == [
+        ("relu", 2, 400),
+        ("weights", 1, 100),
+        ("allocated before the recording", 1, 100),
+    ]
     assert found.headroom == pytest.approx(2.25)  # 900 above what stays, 400 of it used
 
 
@@ -570,7 +583,16 @@ def test_no_head_of_a_column_is_cut(capsys: pytest.CaptureFixture) -> None:
     text.show(found, Console(width=100))
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 100
-    for head in ("computing", "of all", "exchange", "copies", "kernel", "launch", "queue", "device"):
+    for head in (
+        "computing",
+        "of all",
+        "exchange",
+        "copies",
+        "kernel",
+        "launch",
+        "queue",
+        "device",
+    ):
         assert re.search(rf"\b{head}\b", shown), head
 
 

@@ -81,7 +81,7 @@ class Line:
         return rows[stats.event[chosen]], stats.value[chosen]
 
     def integers(self, wanted: tuple[str, ...], rows: np.ndarray) -> np.ndarray:
-        """Several stats of some events as whole numbers, a column for each, 0 where one is missing."""
+        """Several stats of some events as whole numbers, a column for each; 0 if missing."""
         result = np.zeros((len(rows), len(wanted)), np.int64)
         stats = self.stats(rows)
         is_number = np.isin(stats.kind, (UNSIGNED, SIGNED))
