@@ -98,9 +98,7 @@ class Line:
     def texts_of(self, wanted: tuple[str, ...], rows: np.ndarray) -> list[list[str]]:
         """Several stats of some events as text, a list for each stat."""
         by_number = {n: i for i, stat in enumerate(wanted) for n in self.plane.stat_numbers(stat)}
-        defaults = [self.plane.name_stat(stat) for stat in wanted]
-        names = self.event_name[rows].tolist()
-        result = [[known.get(name, "") for name in names] for known in defaults]
+        result = [[""] * len(rows) for _ in wanted]
         if by_number and len(rows):
             stats = self.stats(rows)
             for i in np.flatnonzero(np.isin(stats.name, list(by_number))).tolist():
@@ -118,8 +116,6 @@ class Plane:
     full_names: list[str] = field(default_factory=list)  # TensorFlow's operations: name:type
     stat_names: dict[int, str] = field(default_factory=dict)
     stats: dict[str, object] = field(default_factory=dict)  # of the plane itself
-    # Stats that all events of a name share: index of the name, start and end in the file.
-    shared_stats: list[tuple[int, int, int]] = field(default_factory=list)
     _matching: dict[re.Pattern[str], np.ndarray] = field(default_factory=dict)
 
     def matching_names(self, pattern: re.Pattern[str]) -> np.ndarray:
@@ -130,17 +126,6 @@ class Plane:
 
     def stat_numbers(self, stat: str) -> list[int]:
         return [number for number, name in self.stat_names.items() if name == stat]
-
-    def name_stat(self, stat: str) -> dict[int, str]:
-        """A stat that belongs to names of events and not to single events, by name."""
-        if not self.shared_stats or not self.stat_numbers(stat):
-            return {}
-        index, starts, ends = np.array(self.shared_stats, np.int64).T
-        stats = decode_stats(self.data, index, starts, ends)
-        return {
-            int(stats.event[i]): str(self.value(stats, i))
-            for i in np.flatnonzero(np.isin(stats.name, self.stat_numbers(stat))).tolist()
-        }
 
     def value(self, stats: Stats, i: int) -> object:
         """One value as a Python object."""
@@ -195,13 +180,12 @@ def read_plane(raw: bytes, data: np.ndarray, at: int, end: int) -> Plane:
         elif number == 3:
             line_spans.append((first, last))
         elif number == 4:
-            key, name, display, shared = read_entry(raw, data, first, last)
-            plane.shared_stats += [(len(numbers), *span) for span in shared]
+            key, name, display = read_entry(raw, data, first, last)
             numbers.append(key)
             plane.event_names.append(display or name)
             plane.full_names.append(name)
         elif number == 5:
-            key, name, _, _ = read_entry(raw, data, first, last)
+            key, name, _ = read_entry(raw, data, first, last)
             plane.stat_names[key] = name
         elif number == 6:
             own_stats.append((0, first, last))
@@ -216,12 +200,9 @@ def read_plane(raw: bytes, data: np.ndarray, at: int, end: int) -> Plane:
     return plane
 
 
-def read_entry(
-    raw: bytes, data: np.ndarray, at: int, end: int
-) -> tuple[int, str, str, list[tuple[int, int]]]:
-    """An entry of a map of names: number, name, display name, spans of its stats."""
+def read_entry(raw: bytes, data: np.ndarray, at: int, end: int) -> tuple[int, str, str]:
+    """An entry of a map of names: number, name, display name."""
     key, texts = 0, {2: "", 4: ""}
-    stats = []
     for number, first, last in wire.fields(raw, at, end):
         if number == 1:
             key = wire.to_signed(first)
@@ -229,9 +210,7 @@ def read_entry(
             for inner, start, stop in wire.fields(raw, first, last):
                 if inner in texts:
                     texts[inner] = decode(data, start, stop)
-                elif inner == 5:
-                    stats.append((start, stop))
-    return key, texts[2], texts[4], stats
+    return key, texts[2], texts[4]
 
 
 def read_line(
