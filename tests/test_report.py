@@ -1,4 +1,4 @@
-"""`./workshop report`: finding a profile, its figures, the verdict, the files, bad input."""
+"""`./workshop report`: TensorFlow's converters as the oracle, real profiles, files, bad input."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import gzip
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+from xspaces import Made
 
-from tfworkshop.files import save
 from tfworkshop.problem import Problem
 from tfworkshop.report import command as report
-from tfworkshop.report import compare, profile, text, trace, verdict
-from tfworkshop.report.figures import ms
-from tfworkshop.report.profile import LABELS, Kernel, Operation, Profile, Retraced, Step, Steps
-from tfworkshop.stages import ROOT, STAGES
+from tfworkshop.report import compare, recording, trace
+from tfworkshop.report.profile import LABELS, Operation, Profile, Step, Steps
+from tfworkshop.report.screenshots import SAMPLE
+from tfworkshop.stages import ROOT
 
 GPU_PROFILE = ROOT.parent / "shared" / "data" / "gpu_multi_worker.xplane.pb"
 needs_gpu_profile = pytest.mark.skipif(
@@ -30,6 +30,7 @@ needs_gpu_profile = pytest.mark.skipif(
 KEYS = {
     *("run", "hosts", "device_type", "steps", "verdict", "operations", "kernels", "precision"),
     *("memory", "input_pipeline", "missing", "devices", "host_steps", "layers", "retraced"),
+    *("causes", "setup"),
 }
 
 
@@ -38,23 +39,21 @@ def only_file(logdir: Path) -> Path:
     return file
 
 
-def as_json(tmp_path: Path, *paths: Path) -> dict:
+def as_json(tmp_path: Path, *paths: Path) -> dict[str, Any]:
     file = tmp_path / "report.json"
     assert report.make(list(paths), {"json": file}) == 0
     return json.loads(file.read_text())
 
 
-def record(
-    folder: Path, step: Callable[[int], object], steps: int = 6, marked: bool = True
-) -> Path:
-    """A real profile of a few small steps, made in this process."""
+def record(folder: Path, step: Callable[[int], object], count: int = 6, **marker: int) -> Path:
+    """A real profile of a few small steps, made in this process; unmarked without _r or so."""
     import tensorflow as tf
 
     step(0)
     tf.profiler.experimental.start(str(folder))
-    for i in range(steps):
-        if marked:
-            with tf.profiler.experimental.Trace("train", step_num=i, _r=1):
+    for i in range(count):
+        if marker:
+            with tf.profiler.experimental.Trace("train", step_num=i, **marker):
                 step(i)
         else:
             step(i)
@@ -62,54 +61,145 @@ def record(
     return folder
 
 
-@pytest.fixture(scope="module")
-def unmarked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A profile without step markers."""
-    import tensorflow as tf
-
-    double = tf.function(lambda x: tf.matmul(x, x))
-    matrix = tf.ones((200, 200))
-    folder = tmp_path_factory.mktemp("unmarked")
-    return record(folder, lambda _: double(matrix).numpy(), marked=False)
+# --- the oracle ---
 
 
-# --- a real profile ---
+class Oracle(NamedTuple):
+    """What TensorFlow's converters make of a file."""
+
+    steps: list[dict[str, float]]
+    operations: dict[tuple[str, str, str], tuple[float, int]]  # self time in us, count
+    kernels: list[tuple[object, ...]]
+    bits16_percent: float
+    peaks: dict[str, int]
 
 
-def test_the_figures_are_those_of_tensorflow(profiled: Path, tmp_path: Path) -> None:
-    from tensorboard_plugin_profile.convert.raw_to_tool_data import (
-        xspace_to_tools_data_from_byte_string,
-    )
+def ask_tensorflow(file: Path) -> Oracle:
+    from tensorboard_plugin_profile.protobuf import input_pipeline_pb2, kernel_stats_pb2
+    from tensorboard_plugin_profile.protobuf.overview_page_pb2 import OverviewPage
+    from tensorboard_plugin_profile.protobuf.tf_stats_pb2 import TfStatsDatabase
+    from tensorflow.python.profiler.internal import _pywrap_profiler
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    made = as_json(tmp_path, profiled)
-    file = only_file(profiled)
-    files = [file.read_bytes()], [file.name]
-    table = json.loads(xspace_to_tools_data_from_byte_string(*files, "overview_page^", {})[0])
-    steps = next(part for part in table if part["cols"][0]["id"] == "stepnum")
-    average = float(steps["p"]["steptime_ms_average"])
-    assert made["steps"]["average_ms"] == pytest.approx(average, abs=0.06)
-    assert len(steps["rows"]) == made["steps"]["count"] == 10
-    columns = [column["id"] for column in steps["cols"]]
-    for row, step in zip(steps["rows"], made["steps"]["per_step"]):
-        cells = dict(zip(columns, (cell["v"] for cell in row["c"])))
-        assert cells["stepnum"] == step["name"]
-        assert cells["stepTimeMs"] == pytest.approx(step["total_ms"])
-        assert cells["infeedTimeMs"] == pytest.approx(step["split"]["input"])
-        assert cells["hostComputeTimeMs"] == pytest.approx(step["split"]["host_compute"])
-        assert cells["otherTimeMs"] == pytest.approx(step["split"]["other"])
+    space = xplane_pb2.XSpace.FromString(file.read_bytes())
+    space.hostnames[:] = ["oracle"]  # it wants files to be named after their host
+
+    def convert(tool: str) -> bytes:
+        return _pywrap_profiler.xspace_to_tools_data_from_byte_string(
+            [space.SerializeToString()], ["oracle.xplane.pb"], tool, {}
+        )[0]
+
+    page = OverviewPage.FromString(convert("overview_page"))
+    steps = []
+    for packed in page.input_analysis.step_details:
+        step = input_pipeline_pb2.PerGenericStepDetails()
+        packed.Unpack(step)
+        steps.append({field.name: value for field, value in step.ListFields()})
+    operations = {
+        (r.op_name, r.op_type, r.host_or_device): (r.total_self_time_in_us, r.occurrences)
+        for r in TfStatsDatabase.FromString(
+            convert("framework_op_stats")
+        ).without_idle.tf_stats_record
+    }
+    table = kernel_stats_pb2.KernelStatsDb.FromString(convert("kernel_stats"))
+    kernels = []
+    for r in table.reports:
+        size = *r.block_dim, *r.grid_dim, r.registers_per_thread, r.occurrences
+        times = r.total_duration_ns, r.min_duration_ns, r.max_duration_ns
+        kernels.append((r.name, *size, *times))
+    memory = json.loads(convert("memory_profile") or b"{}").get("memoryProfilePerAllocator", {})
+    peaks = {n: int(m["profileSummary"]["peakStats"]["peakBytesInUse"]) for n, m in memory.items()}
+    bits = page.analysis.device_compute_16bit_percent
+    return Oracle(steps, operations, sorted(kernels), bits, peaks)
+
+
+def synchronous_gpu() -> Made:
+    """Three steps of 100 µs: data, launches, kernels in 16 and 32 bit."""
+    made = Made()
+    for i in range(3):
+        at = 1000 + 120 * i
+        made.step(i, at, 100)
+        made.host("python", "IteratorGetNext", at + 2, 20)
+        details = {"kernel_details": "regs:32 grid:4,1,1 block:256,1,1"}
+        for number, start, length, op, shape in (
+            (2 * i, at + 36, 20, "d/MatMul:MatMul", "(half[8])"),
+            (2 * i + 1, at + 60, 25, "d/Relu:Relu", "(float[8])"),
+        ):
+            made.host("python", "cuLaunchKernel", start - 8, 4, correlation_id=number)
+            stats = {**details, "correlation_id": number, "tf_op": op, "shape": shape}
+            made.kernel("k", start, length, **stats)
+    return made
+
+
+def recorded(name: str, profiled: Path, tmp_path: Path) -> Path:
+    if name == "gpu" and not GPU_PROFILE.exists():
+        pytest.skip("the published GPU profile is not here")
+    if name == "made":
+        return synchronous_gpu().write(tmp_path)
+    return {"sample": SAMPLE, "stage": only_file(profiled), "gpu": GPU_PROFILE}[name]
+
+
+PARTS = {  # ours, and TensorFlow's fields that add up to it
+    "input": ("host_wait_input_ms", "host_to_device_ms"),
+    "device_compute": ("device_compute_ms",),
+    "output": ("output_ms",),
+    "collectives": ("device_collectives_ms",),
+}
+
+
+def compare_steps(ours: Steps, theirs: Oracle, parts: list[str]) -> None:
+    """Ours knows more about the rest, on purpose: launching, compiling, Python inside a call."""
+    assert len(theirs.steps) == ours.count > 0
+    for step, expected in zip(ours.per_step, theirs.steps):
+        assert step.total_ms == pytest.approx(expected["step_time_ms"], rel=0.01)
+    total = sum(step["step_time_ms"] for step in theirs.steps)
+    for part in parts:
+        spent = sum(step.get(field, 0) for step in theirs.steps for field in PARTS[part])
+        assert ours.share(part) == pytest.approx(spent / total, abs=0.02), part
+
+
+@pytest.mark.parametrize("name", ["sample", "stage", "made", "gpu"])
+def test_the_figures_are_those_of_tensorflow(name: str, profiled: Path, tmp_path: Path) -> None:
+    file = recorded(name, profiled, tmp_path)
+    theirs, ours = ask_tensorflow(file), report.load(file)[0]
+    if name != "made":  # TensorFlow ties no work to its markers
+        compare_steps(ours.steps, theirs, ["device_compute"] if name == "gpu" else list(PARTS))
+    found = {(op.name, op.type, op.where.title()): op for op in ours.operations}
+    for key, (self_us, count) in theirs.operations.items():
+        assert found[key].self_ms * 1e3 == pytest.approx(self_us, rel=0.02, abs=0.1), key
+        assert found[key].count == count
+    kernels = []
+    for k in ours.kernels:
+        times = [round(us * 1e3) for us in (k.total_ms * 1e3, k.min_us, k.max_us)]
+        kernels.append((k.name, *k.block, *k.grid, k.registers, k.count, *times))
+    assert sorted(kernels) == theirs.kernels
+    assert (ours.precision["bits16_percent"] or 0) == pytest.approx(theirs.bits16_percent, abs=0.1)
+    assert {item.allocator: item.peak_bytes for item in ours.memory.allocators} == theirs.peaks
+
+
+# --- real profiles ---
+
+
+def test_reading_needs_no_tensorflow() -> None:
+    code = "import sys; from tfworkshop.report import command, page; from pathlib import Path; "
+    code += f"command.make([Path({str(SAMPLE)!r})], {{}}); print('tensorflow' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert ran.stdout.endswith("False\n"), ran.stderr
 
 
 def test_json_has_what_tools_need(profiled: Path, tmp_path: Path) -> None:
+    before = sorted(profiled.rglob("*"))
     made = as_json(tmp_path, profiled)
+    assert sorted(profiled.rglob("*")) == before
     assert set(made) >= KEYS
     steps = made["steps"]
+    assert (steps["source"], steps["basis"]) == ("markers", "train")
     assert steps["min_ms"] <= steps["average_ms"] <= steps["max_ms"]
     assert set(steps["split"]) == set(LABELS)
     assert sum(steps["split"].values()) == pytest.approx(steps["average_ms"], rel=0.01)
     assert [step["name"] for step in steps["per_step"]] == [f"train {i}" for i in range(5, 15)]
-    assert made["device_type"] == "CPU"
     assert made["verdict"]["kind"] == "compute-bound"
-    assert {op["where"] for op in made["operations"]} == {"host"}
+    assert made["verdict"]["confidence"] == "measured"
     assert {op["mode"] for op in made["operations"]} == {"graph", "tf.data"}
     assert next(op["count"] for op in made["operations"] if op["name"].startswith("adam/")) == 10
     times = [op["self_ms"] for op in made["operations"]]
@@ -117,64 +207,37 @@ def test_json_has_what_tools_need(profiled: Path, tmp_path: Path) -> None:
     assert sum(op["share"] for op in made["operations"]) == pytest.approx(1)
     (memory,) = made["memory"]["allocators"]
     assert memory["peak_bytes"] == made["memory"]["peak_bytes"] > 1e6
-    assert max(point[1] for point in memory["curve"]) == memory["peak_bytes"]
+    assert sum(held["total_bytes"] for held in memory["at_peak"]) <= memory["peak_bytes"]
     assert made["precision"] == {"bits16_percent": None, "bits32_percent": None}
-    assert any("GPU kernels" in line for line in made["missing"])
-
-
-def test_nothing_is_written_beside_the_profile(profiled: Path, tmp_path: Path) -> None:
-    before = sorted(profiled.rglob("*"))
-    as_json(tmp_path, profiled)
-    assert sorted(profiled.rglob("*")) == before
 
 
 def test_the_terminal_view(profiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     made = as_json(tmp_path, profiled)
     shown = capsys.readouterr().out
-    assert max(map(len, shown.splitlines())) <= 100
-    assert "\x1b" not in shown
-    assert made["verdict"]["sentence"] in " ".join(shown.split())
-    assert f"Step time: {ms(made['steps']['average_ms'])} ms, the mean of 10" in shown
+    assert max(map(len, shown.splitlines())) <= 100 and "\x1b" not in shown
+    starts = [line.split(":")[0] for line in shown.splitlines()[:4]]
+    assert starts == ["Compute-bound", "Evidence", "Ceiling", "Next"]
     for step in made["steps"]["per_step"]:
-        time_told = re.escape(ms(step["total_ms"]))
-        assert re.search(rf" {step['name']} [I#.]+ {time_told}$", shown, re.M)
+        assert re.search(rf" {step['name']} [I#.*]+ ", shown)
     for op in made["operations"][:10]:
-        assert re.search(rf"{ms(op['self_ms'])} .*{re.escape(op['name'][-20:])}", shown)
-    assert "XLA on a CPU are in no table" in shown  # stage 04 compiles with XLA
+        assert op["name"][-20:] in shown
 
 
-def test_a_pipe_that_closes_early(profiled: Path, tmp_path: Path) -> None:
-    """`| head -n 1`: quiet, and the file is there all the same."""
-    file = tmp_path / "report.json"
-    command = f"{sys.executable} -m tfworkshop report {profiled} --json {file} | head -n 1"
-    ran = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
-    assert ran.stdout.count("\n") == 1
-    assert ran.stderr == ""
-    assert json.loads(file.read_text())["steps"]["count"] == 10
+def test_markers_need_not_be_roots_and_steps_are_inferred_without(tmp_path: Path) -> None:
+    import tensorflow as tf
 
+    double = tf.function(lambda x: tf.matmul(x, x))
+    matrix = tf.ones((200, 200))
 
-def test_colour_on_a_terminal_only(profiled: Path, capsys: pytest.CaptureFixture) -> None:
-    from rich.console import Console
+    def step(_: int) -> None:
+        double(matrix).numpy()
 
-    found, _ = report.load(profiled)
-    console = Console(force_terminal=True, color_system="truecolor", width=100)
-    text.show(found, console)
-    shown = capsys.readouterr().out
-    assert "\x1b[38;2;61;126;166m█" in shown  # host compute, in its colour
-    plain = re.sub(r"\x1b\[[\d;]*m", "", shown)
-    assert max(map(len, plain.splitlines())) <= 100
-
-
-# --- other profiles ---
-
-
-def test_without_markers(unmarked: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    made = as_json(tmp_path, unmarked)
-    assert made["steps"]["count"] == 0 and made["steps"]["average_ms"] is None
-    assert made["verdict"]["kind"] == "unknown"
-    assert "step_num=step" in made["verdict"]["next"]
-    assert any(op["type"].endswith("MatMul") for op in made["operations"])
-    assert "Step time: not known" in capsys.readouterr().out
+    marked = report.load(record(tmp_path / "marked", step, 12, other=1))[0]  # as Keras does it
+    assert (marked.steps.source, marked.steps.count) == ("markers", 12)
+    inferred = report.load(record(tmp_path / "plain", step, 12))[0]
+    assert (inferred.steps.source, inferred.steps.count) == ("inferred", 11)
+    assert inferred.verdict["confidence"] == "inferred"
+    assert inferred.steps.average_ms and inferred.steps.irregularity is not None
 
 
 def test_slow_input_is_called_so(tmp_path: Path) -> None:
@@ -189,16 +252,18 @@ def test_slow_input_is_called_so(tmp_path: Path) -> None:
     )
     batches = iter(batches.batch(1))
     work = tf.function(lambda x: tf.reduce_sum(tf.ones((100, 100)) * tf.cast(x, tf.float32)))
-    made = as_json(tmp_path, record(tmp_path / "logs", lambda _: work(next(batches)).numpy()))
+    logs = record(tmp_path / "logs", lambda _: work(next(batches)).numpy(), _r=1)
+    made = as_json(tmp_path, logs)
     assert made["verdict"]["kind"] == "input-bound"
     assert made["steps"]["split"]["input"] > 8  # of each step's 20 ms of sleep
-    assert "01_line_profiler" in made["verdict"]["next"]
-    (bottleneck,) = made["input_pipeline"]["bottlenecks"]
+    first = made["causes"][0]
+    assert first["name"] == "input" and first["factor"] > 1.5
+    assert first["gain_ms"] <= made["steps"]["split"]["input"] + 1e-9
+    (bottleneck,) = made["input_pipeline"]
     assert "Map" in bottleneck["iterator"] and bottleneck["slowest_call_ms"] > 15
-    assert "<a" not in bottleneck["suggestion"]
 
 
-def test_python_in_the_way_is_called_so(tmp_path: Path) -> None:
+def test_eager_steps_and_retracing_are_called_so(tmp_path: Path) -> None:
     import tensorflow as tf
 
     x = tf.ones((10, 10))
@@ -208,133 +273,121 @@ def test_python_in_the_way_is_called_so(tmp_path: Path) -> None:
             tf.matmul(x, x)
             sum(range(5000))
 
-    made = as_json(tmp_path, record(tmp_path / "logs", eager))
-    assert made["verdict"]["kind"] == "host-bound"
-    assert "60 operations a step" in made["verdict"]["sentence"]
-    assert "02_tf_function" in made["verdict"]["next"]
-    assert any("eager" in note for note in made["notes"])
+    found = report.load(record(tmp_path / "eager", eager, _r=1))[0]
+    assert found.verdict["kind"] == "host-bound" and "02_tf_function" in found.verdict["next"]
+    assert {(op.type, op.mode, op.count) for op in found.operations} == {("MatMul", "eager", 360)}
 
-
-def test_steps_in_one_graph(tmp_path: Path) -> None:
-    """As stage 06 does it: markers are there, but no step times."""
-    import tensorflow as tf
-
-    @tf.function
-    def many(x: tf.Tensor) -> tf.Tensor:
-        for _ in tf.range(20):
-            x = tf.matmul(x, x) / 100.0
-        return x
-
-    x = tf.ones((64, 64))
-    made = as_json(tmp_path, record(tmp_path / "logs", lambda _: many(x).numpy(), steps=3))
-    assert made["verdict"]["kind"] == "unknown"
-    assert "3 step markers" in made["verdict"]["sentence"]
-    assert made["operations"]
+    again = tf.function(lambda x: tf.reduce_sum(x), reduce_retracing=False)
+    found = report.load(record(tmp_path / "again", lambda i: again(tf.ones(10 + i)), _r=1))[0]
+    assert found.verdict["kind"] == "compile-bound"
+    assert found.steps.share("compilation") > 0.2
+    assert [item.traced for item in found.retraced] == [5]
 
 
 def test_an_empty_window(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """start() and stop() with nothing between: there is nothing to show, and that is said."""
-    made = as_json(tmp_path, record(tmp_path / "logs", lambda _: None, steps=0))
+    made = as_json(tmp_path, record(tmp_path / "logs", lambda _: None, 0))
     assert made["operations"] == [] and made["verdict"]["kind"] == "unknown"
-    assert "No operations recorded." in capsys.readouterr().out
-    page = tmp_path / "page.html"
-    assert report.make([tmp_path / "logs"], {"html": page}) == 0 and page.exists()
-
-
-def test_several_hosts(profiled: Path, tmp_path: Path) -> None:
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-    data = only_file(profiled).read_bytes()
-    for name in ("first:1", "second:2"):
-        space = xplane_pb2.XSpace.FromString(data)
-        space.hostnames[:] = [name]
-        (tmp_path / f"{name.replace(':', '_')}.xplane.pb").write_bytes(space.SerializeToString())
-    made = as_json(tmp_path, tmp_path)
-    assert made["hosts"] == ["first:1", "second:2"]
-    assert {item["host"] for item in made["memory"]["allocators"]} == {"first:1", "second:2"}
-    events = tmp_path / "trace.json"
-    assert report.make([tmp_path], {"trace": events}) == 0
-    names = {e["args"]["name"] for e in named(events.read_text(), "process_name")}
-    assert names == {"first:1 /host:CPU", "second:2 /host:CPU"}
+    assert report.make([tmp_path / "logs"], {"html": tmp_path / "page.html"}) == 0
 
 
 @needs_gpu_profile
 def test_gpu_profile(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    before = sorted(GPU_PROFILE.parent.iterdir())
     made = as_json(tmp_path, GPU_PROFILE)
-    assert sorted(GPU_PROFILE.parent.iterdir()) == before
     assert (made["device_type"], made["device_count"]) == ("GPU", 8)
-    assert made["precision"]["bits16_percent"] == pytest.approx(30.47, abs=0.01)
-    assert made["steps"]["split"]["device_compute"] == pytest.approx(14.876, abs=0.001)
+    assert made["steps"]["source"] == "device"
     assert made["verdict"]["kind"] == "launch-bound"
-    assert made["verdict"]["evidence"].startswith("652 of 664 gaps under 20 µs; the executor")
+    assert made["verdict"]["evidence"].startswith("652 of 664 gaps under 20 µs")
     computed = {d["name"]: d for d in made["devices"] if d["kernels"]}
     assert set(computed) == {"/device:GPU:4", "/device:GPU:6"}
     six = computed["/device:GPU:6"]
     assert six["idle_ms"] == pytest.approx(6.44, abs=0.01)
-    assert six["waiting_ms"]["launch"] == pytest.approx(5.92, abs=0.05)
+    assert made["causes"][0]["gain_ms"] == pytest.approx(six["waiting_ms"]["launch"], rel=0.01)
     notes = " ".join(made["notes"])
-    assert "Only one step was recorded" in notes and "GPU:1 only copies" in notes
-    assert "GPU:0, GPU:2, GPU:3, GPU:5, GPU:7 recorded nothing" in notes
+    assert "GPU:0, GPU:2, GPU:3, GPU:5, GPU:7 recorded nothing; GPU:1 only copies" in notes
     assert list(made["kinds"]) == ["elementwise", "random numbers"]
-    layers = [layer["name"] for layer in made["layers"]]
-    assert len([name for name in layers if name.startswith("layer_")]) >= 20
-    kernel, short = made["kernels"][0], "UniformDistribution<PhiloxRandom, half>"
-    assert kernel["short"] == f"FillPhiloxRandomKernelLaunch<{short}>"
-    assert kernel["count"] == 194 and not kernel["tensor_core_used"]
+    assert len([layer for layer in made["layers"] if layer["name"].startswith("layer_")]) == 24
     assert made["kernels"][1]["short"] == "Eigen TensorConversionOp<half, float>"
-    assert len(made["memory"]["allocators"]) == 4
-    lanes = trace.timeline(report.load(GPU_PROFILE)[1])
-    assert made["kernels"][1]["short"] in lanes["strings"]
-    assert "/device:GPU:4" in [process["name"] for process in lanes["processes"]]
-    shown = capsys.readouterr().out
-    assert "16 bit 30.5 %" in shown
-    first = shown.splitlines()[:3]  # the verdict, its evidence, what to try
-    for line, start in zip(first, ("Launch-bound: GPU:6", "Evidence: 652 of 664", "Next: Fewer")):
-        assert line.startswith(start)
-    assert max(map(len, shown.splitlines())) <= 100
+    assert made["setup"]["sixteen_bit"] is False
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
 
 
-def test_a_device_comes_before_its_host(capsys: pytest.CaptureFixture) -> None:
-    """Long names and large counts leave the table within 100 columns."""
-    from rich.console import Console
+# --- finding a profile, several hosts ---
 
-    found = made_up({"device_compute": 90, "other": 10}, bits32=40)
-    found.verdict = verdict.judge(found)
-    name = "a/very/long/scope" * 9
-    found.operations = [
-        Operation(name, "Conv2DBackpropFilter" * 3, where, "graph", 1_234_567, 98_765.4, 1, 0)
-        for where in ("host", "device")
+
+def test_any_folder_around_a_profile_will_do(profiled: Path, tmp_path: Path) -> None:
+    file = only_file(profiled)
+    for path in (profiled.parent, profiled, profiled / "plugins", file.parent, file):
+        assert recording.find(path).files[-1].resolve() == file.resolve()
+    moved = tmp_path / "renamed.xplane.pb"
+    moved.write_bytes(file.read_bytes())
+    assert as_json(tmp_path, moved)["run"] == "renamed"
+
+
+def test_the_newest_run_is_taken_and_that_is_said(tmp_path: Path) -> None:
+    for year in (2024, 2023):  # the newer one is written first
+        folder = tmp_path / "plugins" / "profile" / f"{year}_01_01_00_00_00"
+        folder.mkdir(parents=True)
+        Made().step(year, 0, 10).write(folder)
+    found = report.load(tmp_path)[0]
+    assert found.run == "2024_01_01_00_00_00"
+    assert "newest of the 2 runs" in found.notes[0]
+
+
+def test_ranks_that_recorded_into_folders_of_their_own(tmp_path: Path) -> None:
+    for folder in (tmp_path / "plugins", tmp_path / "1" / "plugins"):
+        folder.mkdir(parents=True)
+        Made("node").step(0, 0, 10).write(folder, "node")
+    hosts, _ = recording.read(recording.find(tmp_path, ranks=True))
+    assert sorted(host.name for host in hosts) == ["node rank 0", "node rank 1"]
+
+
+# --- bad input, output files ---
+
+
+def test_bad_input(profiled: Path, tmp_path: Path) -> None:
+    file = only_file(profiled)
+    garbage, short, empty = (tmp_path / f"{name}.xplane.pb" for name in ("garbage", "cut", "empty"))
+    garbage.write_bytes(os.urandom(3000))
+    short.write_bytes(file.read_bytes()[:-1000])
+    empty.touch()
+    (tmp_path / "hollow").mkdir()
+    both = tmp_path / "both.json"
+    cases: list[tuple[list[Path], dict[str, Path], str]] = [
+        ([tmp_path / "nope"], {}, "no such folder"),
+        ([tmp_path / "hollow"], {}, "no profile"),
+        ([ROOT / "README.md"], {}, "is not a profile"),
+        ([garbage], {}, "is not a profile, or not a whole one"),
+        ([short], {}, "is not a profile, or not a whole one"),
+        ([empty], {}, "is empty"),
+        ([file, tmp_path / "nope"], {}, "no such folder"),
+        ([file], {"html": tmp_path / "there" / "page.html"}, "there is no folder"),
+        ([file], {"html": tmp_path / "page.txt"}, "must end in .html"),
+        ([file], {"html": Path("-")}, "only --json"),
+        ([file], {"json": file}, "named like a profile"),
+        ([file], {"json": both, "trace": both}, "named for two outputs"),
+        ([file, file], {"trace": tmp_path / "x.json.gz"}, "one profile"),
     ]
-    figures = 1_234_567, 98_765, 12.3, 1, 1, 0.5
-    found.kernels = [
-        Kernel("k" * 200, "k" * 200, name, *figures, True, used, 1, 1, [], [])
-        for used in (True, False)
-    ]
-    text.show(found, Console(width=100))
-    shown = capsys.readouterr().out
-    assert shown.index("operations on the device") < shown.index("operations on the host")
-    assert max(map(len, shown.splitlines())) <= 100
-    for figure in ("98,765", "1,234,567", "100.0 %", " used ", " eligible ", "16 bit 60.0 %"):
-        assert figure in shown
+    before = sorted(tmp_path.rglob("*"))
+    for paths, files, message in cases:
+        with pytest.raises(Problem, match=message):
+            report.make(paths, files)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
-# --- the verdict ---
+def test_a_broken_file_beside_a_good_one(tmp_path: Path) -> None:
+    good = Made().step(0, 0, 10).host("python", "x", 1, 5).write(tmp_path).read_bytes()
+    (tmp_path / "broken.xplane.pb").write_bytes(good[:-5])
+    found = report.load(tmp_path)[0]
+    assert found.steps.count == 1 and "broken.xplane.pb is not a profile" in found.notes[0]
 
-TABLE = [  # the split of a step of 100 ms, 32-bit share, what it is called, a stage that helps
-    ({"host_compute": 97, "other": 2, "input": 1}, None, "compute-bound", "03_xla"),
-    ({"host_compute": 60, "input": 40}, None, "input-bound", "01_line_profiler"),
-    ({"host_compute": 81, "input": 19}, None, "compute-bound", "03_xla"),
-    ({"host_compute": 60, "other": 40}, None, "host-bound", "01_line_profiler"),
-    ({"host_compute": 50, "other": 24, "input": 26}, None, "input-bound", "04_tf_profiler"),
-    ({"device_compute": 90, "other": 10}, 100, "compute-bound", "05_reduced_precision"),
-    ({"device_compute": 90, "other": 10}, 8, "compute-bound", "03_xla"),
-    ({"device_compute": 80, "kernel_launch": 20}, 100, "launch-bound", "06_optimized"),
-    ({"device_compute": 50, "host_compute": 50}, 100, "launch-bound", "02_tf_function"),
-    ({"device_compute": 70, "collectives": 30}, 100, "communication-bound", "larger batch"),
-    ({"device_compute": 30, "compilation": 70}, 100, "compile-bound", "--profile-steps"),
-    ({"device_compute": 40, "other": 60}, 100, "host-bound", "06_optimized"),
-]
+
+def test_json_to_stdout_is_json_and_nothing_else(capfd: pytest.CaptureFixture) -> None:
+    assert report.make([SAMPLE], {"json": Path("-")}) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out)["steps"]["count"] == 5 and err == ""
+
+
+# --- two profiles ---
 
 
 def made_steps(*times: float, **split: float) -> Steps:
@@ -343,189 +396,23 @@ def made_steps(*times: float, **split: float) -> Steps:
     return Steps.of([Step(f"train {i}", time, whole) for i, time in enumerate(times)])
 
 
-def made_up(split: dict[str, float], bits32: float | None = None, steps: int = 2) -> Profile:
-    found = Profile("made up", "/nowhere", [], ["host"], "GPU", 1)
-    found.steps = made_steps(*[sum(split.values())] * steps, **split)
-    bits16 = None if bits32 is None else 100 - bits32
-    found.precision = {"bits16_percent": bits16, "bits32_percent": bits32}
-    found.memory = {"peak_bytes": None, "allocators": []}
-    return found
-
-
-@pytest.mark.parametrize(("split", "bits32", "kind", "helps"), TABLE)
-def test_verdict(split: dict[str, float], bits32: float | None, kind: str, helps: str) -> None:
-    found = verdict.judge(made_up(split, bits32))
-    assert found["kind"] == kind
-    assert helps in found["next"]
-
-
-def test_traced_at_every_step_is_compiling_whatever_the_split_says() -> None:
-    found = made_up({"host_compute": 99, "other": 1}, steps=10)
-    found.retraced = [Retraced("inner", 10, 10, 1), Retraced("train_step", 10, 10, 20)]
-    told = verdict.judge(found)
-    assert told["kind"] == "compile-bound" and "train_step is traced again" in told["sentence"]
-    found.retraced = [Retraced("train_step", 10, 1, 2)]  # once is no habit
-    assert verdict.judge(found)["kind"] == "compute-bound"
-
-
-@pytest.mark.parametrize(("mode", "helps"), [("graph", "01_line"), ("eager", "Make the step one")])
-def test_a_graph_is_not_told_to_become_one(mode: str, helps: str) -> None:
-    found = made_up({"host_compute": 60, "other": 40})
-    found.eager_calls = 2 * verdict.MANY_CALLS
-    found.operations = [Operation("conv", "Conv2D", "host", mode, 2, 50.0, 1.0, None)]
-    assert helps in verdict.judge(found)["next"]
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "told"),
-    [
-        ((80, 81, 82, 83), (40, 41, 42, 43), "B is 1.96 times as fast"),
-        ((40, 45, 90, 400), (42, 48, 95, 100), "No clear difference between A and B"),
-        ((80, 200), (40, 41), "B is 3.46 times as fast"),  # too few to know their spread
-    ],
-)
-def test_steps_that_overlap_are_no_difference(a: tuple, b: tuple, told: str) -> None:
-    sides = [made_up({}) for _ in "ab"]
-    for side, times in zip(sides, (a, b)):
-        side.steps = made_steps(*times)
-    assert compare.sentence(*sides).startswith(told)
-
-
-def test_every_stage_that_a_verdict_names_is_there() -> None:
-    cases = [verdict.judge(made_up(split, bits)) for split, bits, _, _ in TABLE]
-    cases += [verdict.judge(made_up({}, steps=0)), verdict.judge(made_up({}, steps=0), markers=3)]
-    named = {name for case in cases for name in re.findall(r"\b0\d_\w+", case["next"])}
-    assert named <= {stage.folder for stage in STAGES}
-    assert len(named) >= 5
-
-
-def test_verdict_agrees_with_tensorflow_where_it_says_input(tmp_path: Path, profiled: Path) -> None:
-    statement = as_json(tmp_path, profiled)["input_pipeline"]["statement"]
-    assert "NOT input-bound" in statement
-
-
-# --- finding a profile ---
-
-
-def test_any_folder_around_a_profile_will_do(profiled: Path, tmp_path: Path) -> None:
-    file = only_file(profiled)
-    for path in (profiled.parent, profiled, profiled / "plugins", file.parent, file):
-        assert profile.find(path).files[-1].resolve() == file.resolve()
-    moved = tmp_path / "renamed.xplane.pb"
-    moved.write_bytes(file.read_bytes())
-    assert as_json(tmp_path, moved)["steps"]["count"] == 10  # the name need not be the host's
-    assert as_json(tmp_path, moved)["run"] == "renamed"
-
-
-def test_the_newest_run_is_taken_and_that_is_said(
-    profiled: Path, unmarked: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    old, new = (tmp_path / "plugins" / "profile" / f"{y}_01_01_00_00_00" for y in (2023, 2024))
-    for folder, source in ((new, profiled), (old, unmarked)):  # the newer one is written first
-        folder.mkdir(parents=True)
-        (folder / "host.xplane.pb").write_bytes(only_file(source).read_bytes())
-    assert as_json(tmp_path, tmp_path)["run"] == "2024_01_01_00_00_00"
-    assert "newest of the 2 runs" in " ".join(capsys.readouterr().out.split())
-
-
-# --- bad input ---
-
-
-def bad_inputs(tmp_path: Path, file: Path) -> dict[str, tuple[list, dict, str]]:
-    garbage, short, empty = (tmp_path / f"{name}.xplane.pb" for name in ("garbage", "cut", "empty"))
-    garbage.write_bytes(os.urandom(3000))
-    short.write_bytes(file.read_bytes()[:-1000])
-    empty.touch()
-    hollow, there, pipe = (tmp_path / name for name in ("hollow", "there", "pipe"))
-    hollow.mkdir()
-    os.mkfifo(pipe)
-    return {
-        "missing": ([tmp_path / "nope"], {}, "no such folder"),
-        "hollow": ([hollow], {}, "no profile"),
-        "text": ([ROOT / "README.md"], {}, "is not a profile"),
-        "garbage": ([garbage], {}, "is not a profile, or not a whole one"),
-        "cut": ([short], {}, "is not a profile, or not a whole one"),
-        "empty": ([empty], {}, "is empty"),
-        "second": ([file, tmp_path / "nope"], {}, "no such folder"),
-        "html": ([file], {"html": there / "page.html"}, "there is no folder"),
-        "json": ([file], {"json": there / "report.json"}, "there is no folder"),
-        "folder": ([file], {"trace": hollow}, "is a folder"),
-        "pipe": ([file], {"html": pipe}, "is not a file"),
-        "trace of two": ([file, file], {"trace": tmp_path / "x.json.gz"}, "one profile"),
-    }
-
-
-def test_bad_input(profiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    for name, (paths, files, message) in bad_inputs(tmp_path, only_file(profiled)).items():
-        before = sorted(tmp_path.rglob("*"))
-        assert report.make(paths, files) == 1, name
-        out, err = capsys.readouterr()
-        assert out == "", name
-        assert err.startswith("workshop: ") and err.count("\n") == 1 and message in err, name
-        assert sorted(tmp_path.rglob("*")) == before, name
-
-
-def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
-    """The page is written elsewhere first, and what was there stays."""
-    page = tmp_path / "page.html"
-    page.write_text("before")
-
-    def half(part: Path) -> None:
-        part.write_text("half a pa")
-        Path("/dev/full").write_text("ge")
-
-    with pytest.raises(Problem, match="No space left"):
-        save(page, half)
-    assert page.read_text() == "before" and list(tmp_path.iterdir()) == [page]
-
-
-def test_an_unwritable_folder(profiled: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
-    with pytest.raises(Problem, match="not writable"):
-        report.check_writable(tmp_path / "page.html")
-
-
-def test_ctrl_c_is_quiet(profiled: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tfworkshop", "report", str(profiled)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    maps = Path(f"/proc/{process.pid}/maps")
-    while "libtensorflow" not in maps.read_text():  # while TensorFlow is imported
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert err.strip() == "workshop: interrupted"
-
-
-def test_help_is_there() -> None:
-    ran = subprocess.run(
-        [sys.executable, "workshop", "report", "--help"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert ran.returncode == 0
-    for word in ("logdir", "--html", "--json", "--trace"):
-        assert word in ran.stdout
-
-
-# --- two profiles ---
+def made_up(steps: Steps) -> Profile:
+    profile = Profile("made up", "/nowhere", [], ["host"])
+    profile.steps = steps
+    return profile
 
 
 def operation(name: str, self_ms: float, count: int = 10) -> Operation:
-    return Operation(name, "MatMul", "host", "graph", count, self_ms, 0.5, None)
+    return Operation(name, "MatMul", "host", "graph", count, self_ms, 0.5)
 
 
 def test_comparison_counts_by_the_step() -> None:
-    a = made_up({"host_compute": 90, "other": 10}, steps=10)
-    b = made_up({"host_compute": 40, "other": 10}, steps=2)
-    a.operations = [operation("same", 100), operation("faster", 300), operation("gone", 20)]
-    b.operations = [operation("same", 20), operation("faster", 10), operation("new", 14)]
+    a = made_up(made_steps(*[100] * 10, host_compute=90, other=10))
+    b = made_up(made_steps(*[50] * 2, host_compute=40, other=10))
+    a.operations = [operation("same", 100), operation("faster", 300, 40), operation("gone", 20)]
+    b.operations = [operation("same", 20, 2), operation("faster", 10, 2), operation("new", 14)]
     found = compare.compare(a, b)
-    assert found.per_step
-    assert found.sentence == "B is 2.00 times as fast as A: 50.0 ms a step against 100.0 ms."
+    assert found.per_step and found.sentence.startswith("B is 2.00 times as fast as A: 50.0 ms")
     rows = [(op.name, op.a_ms, op.b_ms, op.difference_ms) for op in found.operations]
     assert rows == [
         ("faster", 30, 5, -25),
@@ -533,67 +420,51 @@ def test_comparison_counts_by_the_step() -> None:
         ("gone", 2, None, -2),
         ("same", 10, 10, 0),
     ]
-    assert [(part.name, part.difference_ms) for part in found.split] == [
-        ("Host compute", -50),
-        ("All others", 0),
-    ]
-    slower = compare.compare(b, a).sentence
-    assert slower == "B is slower than A, 2.00 times the time: 100.0 ms a step against 50.0 ms."
+    assert next((part.name, part.difference_ms) for part in found.split) == ("Host compute", -50)
+    assert "1 added (+7.0 ms), 1 removed (-2.0 ms), 1 run more or less often" in found.notes[0]
 
 
-def test_comparison_without_steps_is_of_totals(
-    profiled: Path, unmarked: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    made = as_json(tmp_path, profiled, unmarked)
+@pytest.mark.parametrize(
+    ("a", "b", "start"),
+    [
+        ((80, 81, 82, 83), (40, 41, 42, 43), "B is 1.96 times as fast"),
+        ((40, 45, 90, 400), (42, 48, 95, 100), "No clear difference between A and B"),
+        ((80, 200), (40, 41), "B is 3.46 times as fast"),  # too few to know their spread
+        ((40, 40), (80, 80), "B is slower than A, 2.00 times the time"),
+        ((40, 40), (), "B has no step time"),
+    ],
+)
+def test_the_sentence_of_a_comparison(a: tuple[float], b: tuple[float], start: str) -> None:
+    sides = [made_up(made_steps(*times)) for times in (a, b)]
+    assert compare.sentence(*sides).startswith(start)
+
+
+def test_unrelated_programs_are_noticed(tmp_path: Path) -> None:
+    a, b = made_up(Steps()), made_up(Steps())
+    a.operations = [operation(f"bert/{c}", 1) for c in "abcdef"]
+    b.operations = [operation(f"cnn/{c}", 1) for c in "abcdef"]
+    assert "look like two programs" in compare.compare(a, b).notes[0]
+    made = as_json(tmp_path, SAMPLE, SAMPLE)
     assert set(made) == {"a", "b", "comparison"}
-    assert set(made["a"]) >= KEYS and set(made["b"]) >= KEYS
-    assert made["comparison"]["per_step"] is False
-    assert made["comparison"]["sentence"].startswith("B has no step time")
-    changes = [abs(op["difference_ms"]) for op in made["comparison"]["operations"]]
-    assert changes == sorted(changes, reverse=True) and changes[0] > 0
-    shown = capsys.readouterr().out
-    assert "Operations, ms in all, sorted by the difference" in shown
-    assert max(map(len, shown.splitlines())) <= 100
+    assert {op["difference_ms"] for op in made["comparison"]["operations"]} == {0}
 
 
-def test_a_profile_against_itself(profiled: Path, tmp_path: Path) -> None:
-    made = as_json(tmp_path, profiled, profiled)["comparison"]
-    assert made["sentence"].startswith("B is as fast as A")
-    assert {op["difference_ms"] for op in made["operations"]} == {0}
-
-
-# --- the trace file ---
-
-
-def named(text: str, what: str) -> list[dict]:
-    return [e for e in json.loads(text)["traceEvents"] if e["ph"] == "M" and e["name"] == what]
+# --- the trace file, the timeline, speed ---
 
 
 def test_trace_file(profiled: Path, tmp_path: Path) -> None:
     """What Perfetto and chrome://tracing read: complete events on named threads."""
     file = tmp_path / "trace.json.gz"
     assert report.make([profiled], {"trace": file}) == 0
-    text = gzip.decompress(file.read_bytes()).decode()
-    threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in named(text, "thread_name")}
-    assert "python" in threads.values()
-    assert any(name.startswith("tf_Compute") for name in threads.values())
-    assert [e["args"]["name"] for e in named(text, "process_name")] == ["/host:CPU"]
-    events = [e for e in json.loads(text)["traceEvents"] if e["ph"] != "M"]
+    everything = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    threads = {
+        (e["pid"], e["tid"]): e["args"]["name"] for e in everything if e["name"] == "thread_name"
+    }
+    events = [e for e in everything if e["ph"] != "M"]
     assert {(e["pid"], e["tid"]) for e in events} <= set(threads)
-    assert {e["ph"] for e in events} <= {"X", "i"}
-    assert all(e["dur"] > 0 for e in events if e["ph"] == "X")
     steps = [e for e in events if e["name"].startswith("train ")]
     assert [e["name"] for e in steps] == [f"train {i}" for i in range(5, 15)]
     assert all(threads[e["pid"], e["tid"]] == "python" for e in steps)
-
-
-@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
-def test_a_trace_may_replace_a_trace(profiled: Path, tmp_path: Path, name: str) -> None:
-    file = tmp_path / name
-    for _ in range(2):
-        assert report.make([profiled], {"trace": file}) == 0
-    file.write_text("something else")
-    assert report.make([profiled], {"trace": file}) == 1
 
 
 def test_timeline_keeps_the_longest_events(profiled: Path) -> None:
@@ -610,22 +481,31 @@ def test_timeline_keeps_the_longest_events(profiled: Path) -> None:
                 assert min(gaps, default=0) >= -1  # nothing in a row overlaps, but for rounding
 
 
-# --- speed ---
-
-
-def seconds_for_all_files(path: Path, folder: Path) -> float:
-    report.load(path)  # TensorFlow's import does not count
-    files = {kind: folder / f"report.{kind}" for kind in ("html", "json", "trace")}
-    started = time.process_time()
-    assert report.make([path], files) == 0
-    return time.process_time() - started
+def cpu_seconds(path: Path) -> tuple[float, float]:
+    """CPU time and GiB of a whole report, Python's start included."""
+    code = "import sys, time; from pathlib import Path; from tfworkshop.report import command; "
+    code += f"command.make([Path({str(path)!r})], {{}}); "
+    code += "peak = Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0]; "
+    code += "print(time.process_time(), peak, file=sys.stderr)"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    seconds, kib = ran.stderr.split()
+    return float(seconds), int(kib) / 2**20
 
 
 def test_it_is_quick(profiled: Path, tmp_path: Path) -> None:
-    assert only_file(profiled).stat().st_size > 500_000
-    assert seconds_for_all_files(profiled, tmp_path) < 3
+    assert cpu_seconds(profiled)[0] < 1.3  # on a busy machine, too; 0.7 on an idle one
+    if GPU_PROFILE.exists():
+        assert cpu_seconds(GPU_PROFILE)[0] < 2
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-
-@needs_gpu_profile
-def test_the_gpu_profile_is_quick(tmp_path: Path) -> None:
-    assert seconds_for_all_files(GPU_PROFILE, tmp_path) < 5
+    space = xplane_pb2.XSpace.FromString(only_file(profiled).read_bytes())
+    copies = 50_000_000 // space.ByteSize()
+    for line in (line for plane in space.planes for line in plane.lines):
+        events = list(line.events)
+        for _ in range(copies):
+            line.events.extend(events)
+    large = tmp_path / "large.xplane.pb"
+    large.write_bytes(space.SerializeToString())
+    assert large.stat().st_size > 25_000_000
+    seconds, memory = cpu_seconds(large)
+    assert seconds < 6 and memory < 0.5

@@ -1,39 +1,37 @@
-"""What to try next, by cause, in TensorFlow's words and in JAX's."""
+"""What to try next, by cause, in TensorFlow's words and in JAX's; never what is on already."""
 
 from __future__ import annotations
 
-LOOP = (
-    "A loop of steps inside one graph looks like this: read the operations. For a step time, "
-    "profile one call a step, as 04_tf_profiler does."
-)
+from tfworkshop.report.profile import Setup
+
+# Options in braces, each with what makes it pointless after a bar: {fused kernels|xla}.
 TENSORFLOW = {
-    "markers": "Put each step, its batch included, into "
-    'tf.profiler.experimental.Trace("train", step_num=step, _r=1): see 04_tf_profiler. model.fit '
-    "of Keras 3 sets no markers by itself.",
+    "markers": "For a step time put each step, its batch included, into "
+    'tf.profiler.experimental.Trace("train", step_num=step, _r=1): see 04_tf_profiler.',
     "input": "Read once, and prepare batches while the device works: 01_line_profiler has the fix, "
     "04_tf_profiler studies an input pipeline (parallel map, prefetch, cache).",
     "compilation": "Profile later steps (--profile-steps in 04_tf_profiler). If it stays, a "
     "tf.function is traced again and again: give it tensors of one shape, see 02_tf_function.",
-    "launch": "Launch less often: one graph a step (02_tf_function), fused kernels (03_xla), many "
-    "steps in one call (06_optimized), a larger batch.",
-    "launch, ahead": "Fewer and larger kernels: XLA fuses them (03_xla), a larger batch.",
+    "launch": "Launch less often: {one graph a step (02_tf_function)|graph}"
+    "{fused kernels (03_xla)|xla}{many steps in one call (06_optimized)|}{a larger batch|}",
+    "launch, ahead": "Fewer and larger kernels: {XLA fuses them (03_xla)|xla}{a larger batch|}",
     "communication": "Exchange less: a larger batch on every device, 16-bit gradients "
-    "(05_reduced_precision). Compare with a profile on one device.",
+    "(05_reduced_precision). Compare with a profile on one device, and ranks with each other "
+    "(--ranks): time in an exchange is also waiting for the last rank.",
     "copy": "Copy less, and earlier: prefetch to the device, keep the data there (06_optimized), "
     "ask for no value in every step.",
     "other": "That time is Python, or reading files: 01_line_profiler finds the lines. Then leave "
     "Python out: many steps in one call (06_optimized).",
     "other, eager": "Make the step one graph: 02_tf_function. Then many steps in one call: "
     "06_optimized.",
-    "compute": "Half the bits: 05_reduced_precision. Then fused kernels: 03_xla.",
-    "compute, 16 bit": "It is in 16 bit already. Fuse kernels (03_xla), take a larger batch, see "
-    "the kernels.",
+    "compute": "Cheaper arithmetic: {half the bits (05_reduced_precision)|16 bit}"
+    "{fused kernels (03_xla)|xla}{a larger batch|}{a look at the kernels|}",
     "compute, CPU": "More cores, a GPU, or less work: look at the operations. 16 bit "
     "(05_reduced_precision) pays only where the CPU has units for it, avx512_bf16 or amx_bf16. XLA "
     "(03_xla): measure both ways.",
 }
 JAX = {
-    "markers": "Put each step, its batch included, into "
+    "markers": "For a step time put each step, its batch included, into "
     'jax.profiler.StepTraceAnnotation("train", step_num=step).',
     "input": "Prepare the next batches while the device works: a background thread or tf.data with "
     "prefetch, and jax.device_put ahead of the step.",
@@ -43,17 +41,31 @@ JAX = {
     "steps, a larger batch.",
     "launch, ahead": "Fewer and larger kernels: one jax.jit around the whole step, a larger batch.",
     "communication": "Exchange less: a larger batch on every device, 16-bit gradients. Compare "
-    "with a profile on one device.",
+    "with a profile on one device: time in an exchange is also waiting for the last rank.",
     "copy": "Copy less, and earlier: jax.device_put ahead of the step, donate buffers, read back "
     "no value in every step.",
     "other": "That time is Python, or reading files. One jax.jit around the whole step leaves it "
     "out; jax.lax.scan over many steps, too.",
     "other, eager": "Put the whole step into one jax.jit.",
-    "compute": "Half the bits: jax.numpy.bfloat16.",
-    "compute, 16 bit": "It is in 16 bit already. Take a larger batch, see the kernels.",
+    "compute": "Cheaper arithmetic: {half the bits (jax.numpy.bfloat16)|16 bit}{a larger batch|}"
+    "{a look at the kernels|}",
     "compute, CPU": "More cores, a GPU, or less work: look at the operations.",
 }
+STATED = {"xla": " XLA is on already.", "16 bit": " It is in 16 bit already."}
 
 
-def words(framework: str) -> dict[str, str]:
-    return JAX if framework == "JAX" else TENSORFLOW
+def advise(cause: str, setup: Setup, graph: bool) -> str:
+    """What to try against a cause; graph says whether the step is one graph already."""
+    table = JAX if setup.framework == "JAX" else TENSORFLOW
+    opening, *options = table[cause].split("{")
+    if not options:
+        return opening
+    present = {"graph": graph, "xla": setup.xla, "16 bit": bool(setup.sixteen_bit)}
+    chosen, stated = [], ""
+    for option in options:
+        words, _, pointless_with = option.rstrip("}").partition("|")
+        if present.get(pointless_with):
+            stated += STATED.get(pointless_with, "")
+        else:
+            chosen.append(words)
+    return f"{opening}{', '.join(chosen)}.{stated}"

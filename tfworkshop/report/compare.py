@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from tfworkshop.report.figures import percent
 from tfworkshop.report.profile import LABELS, Operation, Profile
 
-ALIKE = 0.2  # of the operations' names: with fewer in common, two programs are compared
-FEW = 5  # operations: too few to tell programs apart
+ALIKE = 0.2  # of the operations' names: with fewer in common, the programs are unrelated
+FEW = 5  # operations: too few to say whether programs are related
 
 
 @dataclass
@@ -46,24 +46,28 @@ Totals = dict[Key, tuple[float, float]]  # time and count of a step
 def compare(a: Profile, b: Profile) -> Comparison:
     per_step = bool(a.steps.count and b.steps.count)
     a_count, b_count = (a.steps.count, b.steps.count) if per_step else (1, 1)
-    made = Comparison(per_step, a.steps.average_ms, b.steps.average_ms, sentence(a, b))
-    made.next = b.verdict.get("next", "")
+    result = Comparison(per_step, a.steps.average_ms, b.steps.average_ms, sentence(a, b))
+    result.next = b.verdict["next"]
     if per_step:
-        made.split = [
-            Difference(LABELS[key], "", "", before, after, after - before)
-            for key, before, after in ((k, a.steps.split[k], b.steps.split[k]) for k in LABELS)
+        parts = [(label, a.steps.split[key], b.steps.split[key]) for key, label in LABELS.items()]
+        result.split = [
+            Difference(label, "", "", before, after, after - before)
+            for label, before, after in parts
             if before or after
         ]
-    made.operations = differences(operations(a, a_count), operations(b, b_count))
-    made.kernels = differences(kernels(a, a_count), kernels(b, b_count))
-    made.notes = [note for note in (unrelated(a, b), came_and_went(made), explained(made)) if note]
-    return made
+    result.operations = differences(operations(a, a_count), operations(b, b_count))
+    result.kernels = differences(kernels(a, a_count), kernels(b, b_count))
+    notes = (unrelated(a, b), unlike_recordings(a, b), came_and_went(result), explained(result))
+    result.notes = [note for note in notes if note]
+    return result
 
 
 def sentence(a: Profile, b: Profile) -> str:
     before, after = a.steps.average_ms, b.steps.average_ms
     if not before or not after:
-        which = "A and B have" if not (before or after) else "A has" if not before else "B has"
+        which = "A has" if after else "B has"
+        if not before and not after:
+            which = "A and B have"
         return f"{which} no step time: operations are compared by their time in all."
     figures = f"{after:.1f} ms a step against {before:.1f} ms"
     if abs(after / before - 1) < 0.02:
@@ -81,7 +85,7 @@ def sentence(a: Profile, b: Profile) -> str:
 
 
 def overlap(a: list[float], b: list[float]) -> bool:
-    """Whether the middle halves of two sets of step times do; of a few that is not known."""
+    """Whether the middle halves of two sets of step times overlap; False for very few steps."""
     if min(len(a), len(b)) < 4:
         return False
     (low_a, _, high_a), (low_b, _, high_b) = statistics.quantiles(a), statistics.quantiles(b)
@@ -92,7 +96,7 @@ def overlap(a: list[float], b: list[float]) -> bool:
 
 
 def unrelated(a: Profile, b: Profile) -> str:
-    """A word where two programs are compared that have little to do with each other."""
+    """Warn if the profiles look unrelated."""
 
     def names(operations: list[Operation]) -> set[tuple[str, str]]:
         chosen = [op for op in operations if op.mode != "tf.data"]
@@ -106,15 +110,25 @@ def unrelated(a: Profile, b: Profile) -> str:
     return f"These look like two programs: they share {shared} of their operations' names."
 
 
+def unlike_recordings(a: Profile, b: Profile) -> str:
+    """Recording changes a program with XLA on a GPU more than one without."""
+    if a.setup.xla == b.setup.xla or not (a.kernels and b.kernels):
+        return ""
+    return (
+        "Only one of them uses XLA, which does without CUDA graphs while it is recorded: compare "
+        "steps that are not recorded, too (img_per_s)."
+    )
+
+
 def runs_differ(item: Difference) -> bool:
     """Whether it runs more or less often in B."""
     return bool(item.a_count and item.b_count and abs(item.a_count - item.b_count) > 0.5)
 
 
-def came_and_went(made: Comparison) -> str:
-    added = [item.difference_ms for item in made.operations if item.a_ms is None]
-    removed = [item.difference_ms for item in made.operations if item.b_ms is None]
-    changed = sum(map(runs_differ, made.operations))
+def came_and_went(result: Comparison) -> str:
+    added = [item.difference_ms for item in result.operations if item.a_ms is None]
+    removed = [item.difference_ms for item in result.operations if item.b_ms is None]
+    changed = sum(map(runs_differ, result.operations))
     parts = []
     if added:
         parts.append(f"{len(added):,} added ({sum(added):+.1f} ms)")
@@ -125,20 +139,20 @@ def came_and_went(made: Comparison) -> str:
     return f"Operations in B: {', '.join(parts)}." if parts else ""
 
 
-def explained(made: Comparison) -> str:
-    """Which part of the difference lies in the operations that are listed."""
-    if made.a_step_ms is None or made.b_step_ms is None:
+def explained(result: Comparison) -> str:
+    """How much of the difference lies in the operations that are listed."""
+    if result.a_step_ms is None or result.b_step_ms is None:
         return ""
-    step = made.b_step_ms - made.a_step_ms
-    sides = {item.where for item in made.operations}
+    step = result.b_step_ms - result.a_step_ms
+    sides = {item.where for item in result.operations}
     side = "device" if "device" in sides else "host"
-    listed = sum(item.difference_ms for item in made.operations if item.where == side)
-    if not sides or abs(step) <= 0.02 * made.a_step_ms:
+    listed = sum(item.difference_ms for item in result.operations if item.where == side)
+    if not sides or abs(step) <= 0.02 * result.a_step_ms:
         return ""
-    told = f"A step changed by {step:+.1f} ms, the operations listed by {listed:+.1f}"
+    change = f"A step changed by {step:+.1f} ms, the operations listed by {listed:+.1f}"
     if 0 < listed / step <= 1.05:
-        return f"{told}: {percent(min(1.0, listed / step))} of it."
-    return f"{told}: they run beside each other, or part of them is in no table."
+        return f"{change}: {percent(min(1.0, listed / step))} of it."
+    return f"{change}: they run beside each other, or part of them is in no table."
 
 
 def operations(profile: Profile, steps: int) -> Totals:
@@ -153,7 +167,7 @@ def kernels(profile: Profile, steps: int) -> Totals:
 
 
 def summed(items: Iterable[tuple[Key, float, float]], steps: int) -> Totals:
-    """Time and count a step; entries of one name (other launch sizes of a kernel) are one."""
+    """Time and count per step; entries of one name (other launch sizes of a kernel) are one."""
     totals: Totals = {}
     for key, spent, count in items:
         before = totals.get(key, (0.0, 0.0))
@@ -162,10 +176,10 @@ def summed(items: Iterable[tuple[Key, float, float]], steps: int) -> Totals:
 
 
 def differences(a: Totals, b: Totals) -> list[Difference]:
-    found = []
+    result = []
     for key in {**a, **b}:
         a_ms, a_count = a.get(key, (None, None))
         b_ms, b_count = b.get(key, (None, None))
         change = (b_ms or 0) - (a_ms or 0)
-        found.append(Difference(*key, a_ms, b_ms, change, a_count, b_count))
-    return sorted(found, key=lambda item: (-abs(item.difference_ms), item.name))
+        result.append(Difference(*key, a_ms, b_ms, change, a_count, b_count))
+    return sorted(result, key=lambda item: (-abs(item.difference_ms), item.name))

@@ -8,17 +8,18 @@ import math
 import re
 import statistics
 import sys
-import zlib
 from collections import Counter, defaultdict
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 from rich.text import Text
 
 from tfworkshop import terminal
-from tfworkshop.files import WRONG_SHAPE, check_writable, in_time, save
-from tfworkshop.problem import Problem, told
+from tfworkshop.files import check_output_file, save_text
+from tfworkshop.problem import Problem
 from tfworkshop.report.figures import ms, percent, printable, size
 from tfworkshop.report.intervals import Intervals, joined, merged, total
 from tfworkshop.report.text import end_of, new_table
@@ -39,7 +40,7 @@ class Phase:
 
 @dataclass
 class Timeline:
-    """What is told of the steps: all exchanges but the first of each tensor, which sets up."""
+    """Figures of the steps: all exchanges but the first of each tensor, which sets up."""
 
     file: str
     steps: int = 0
@@ -63,37 +64,33 @@ class Span:
     start: int
     end: int
     depth: int
-    told: dict
+    args: dict[str, Any]
 
 
-def load(path: Path) -> list[dict]:
+def load(path: Path) -> list[dict[str, Any]]:
     """The events; Horovod leaves the list open when it is ended early."""
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise Problem(f"{path} is not a file")
-    try:
-        raw = in_time(path.read_bytes, path)
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8", "replace")
-    except FileNotFoundError:
-        raise Problem(f"no such file: {path}") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise Problem(f"{path} cannot be read: {error}") from None
-    text = text.rstrip().rstrip(",")
+    if not path.is_file():
+        raise Problem(f"no such file: {path}")
+    raw = path.read_bytes()
+    if raw[:2] == b"\x1f\x8b":
+        raw = gzip.decompress(raw)
+    text = raw.decode("utf-8", "replace").rstrip().rstrip(",")
     whole = text[: text.rfind("},") + 1]  # where it is cut in the middle of an event
     for candidate in (text, text + "]", text + "}]", whole + "]"):
         try:
-            found = json.loads(candidate)
-        except (ValueError, RecursionError):
+            events = json.loads(candidate)
+        except ValueError:
             continue
-        if isinstance(found, dict):
-            found = found.get("traceEvents")
-        if isinstance(found, list):
-            return [event for event in found if isinstance(event, dict)]
-    raise Problem(f"{path} is no timeline of Horovod: it is not JSON")
+        if isinstance(events, dict):
+            events = events.get("traceEvents")
+        if isinstance(events, list):
+            return [event for event in events if isinstance(event, dict)]
+    raise Problem(f"{path} is not a timeline of Horovod")
 
 
-def spans(events: list[dict]) -> tuple[list[Span], dict[int, list[tuple[int, str]]]]:
+def spans(events: list[dict[str, Any]]) -> tuple[list[Span], dict[int, list[tuple[int, str]]]]:
     """Every phase of every tensor, and when each rank was ready for it."""
-    made: list[Span] = []
+    result: list[Span] = []
     ready: dict[int, list[tuple[int, str]]] = defaultdict(list)
     still_open: dict[int, list[Span]] = defaultdict(list)
     for event in events:
@@ -103,48 +100,48 @@ def spans(events: list[dict]) -> tuple[list[Span], dict[int, list[tuple[int, str
             still_open[tensor].append(Span(tensor, str(event.get("name")), at, at, depth, {}))
         elif kind == "E" and still_open[tensor]:
             span = still_open[tensor].pop()
-            span.end, span.told = at, event.get("args") or {}
-            made.append(span)
+            span.end, span.args = at, event.get("args") or {}
+            result.append(span)
         elif kind == "X" and str(event.get("name")).isdigit():
             ready[tensor].append((at, str(event["name"])))
-    return made, ready
+    return result, ready
 
 
-def bytes_of(told: dict) -> int:
-    bits = BITS.search(str(told.get("dtype", "")))
-    numbers = [int(n) for n in re.findall(r"\d+", str(told.get("shape", "")))]
+def bytes_of(tensor: dict[str, Any]) -> int:
+    bits = BITS.search(str(tensor.get("dtype", "")))
+    numbers = [int(n) for n in re.findall(r"\d+", str(tensor.get("shape", "")))]
     return math.prod(numbers) * (int(bits[1]) if bits else 8) // 8
 
 
 def read(path: Path) -> Timeline:
-    made, ready = spans(load(path))
-    exchanged = [s for s in made if s.depth == 0 and s.name in EXCHANGES]
+    all_spans, ready = spans(load(path))
+    exchanged = [s for s in all_spans if s.depth == 0 and s.name in EXCHANGES]
     if not exchanged:
         raise Problem(f"{path} has no exchange of Horovod's: is it HOROVOD_TIMELINE's file?")
-    found = Timeline(path.name)
+    timeline = Timeline(path.name)
     counts = Counter(span.tensor for span in exchanged)
     again = [count for count in counts.values() if count > 1]  # what is sent once starts a run
-    found.steps = statistics.mode(sorted(again, reverse=True)) if again else 1
-    repeated = {tensor for tensor, count in counts.items() if 2 * count > found.steps}
-    found.tensors = len(repeated)
+    timeline.steps = statistics.mode(sorted(again, reverse=True)) if again else 1
+    repeated = {tensor for tensor, count in counts.items() if 2 * count > timeline.steps}
+    timeline.tensors = len(repeated)
     firsts: dict[tuple[int, str], int] = {}
-    for span in sorted(made, key=lambda span: span.start):
+    for span in sorted(all_spans, key=lambda span: span.start):
         firsts.setdefault((span.tensor, span.name), span.start)
-    kept = [span for span in made if span.tensor in repeated]
-    if found.steps > 1:
+    kept = [span for span in all_spans if span.tensor in repeated]
+    if timeline.steps > 1:
         kept = [span for span in kept if span.start > firsts[span.tensor, span.name]]
-    add_shares(found, kept)
-    add_phases(found, kept)
-    add_ranks(found, {tensor: ticks for tensor, ticks in ready.items() if tensor in repeated})
-    found.verdict = judge(found)
-    return found
+    add_shares(timeline, kept)
+    add_phases(timeline, kept)
+    add_ranks(timeline, {tensor: ticks for tensor, ticks in ready.items() if tensor in repeated})
+    timeline.verdict = judge(timeline)
+    return timeline
 
 
 def covered(chosen: list[Span]) -> Intervals:
     return joined((span.start, span.end) for span in chosen)
 
 
-def add_shares(found: Timeline, kept: list[Span]) -> None:
+def add_shares(timeline: Timeline, kept: list[Span]) -> None:
     """Tensors wait and travel together: what counts is when any of them does."""
     top = [span for span in kept if span.depth == 0]
     waiting = covered([span for span in top if span.name.startswith(WAITING)])
@@ -154,25 +151,25 @@ def add_shares(found: Timeline, kept: list[Span]) -> None:
     window = int(whole[0][0]), int(whole[1][-1])
     length = max(1, window[1] - window[0])
     alone = total(waiting) + total(exchanging) - total(whole)  # what overlaps is exchange
-    found.exchanging = total(exchanging) / length
-    found.waiting = (total(waiting) - alone) / length
-    rounds = max(1, found.steps - 1)
-    found.step_ms = length / 1000 / rounds
+    timeline.exchanging = total(exchanging) / length
+    timeline.waiting = (total(waiting) - alone) / length
+    rounds = max(1, timeline.steps - 1)
+    timeline.step_ms = length / 1000 / rounds
     # Tensors of one buffer travel together, and one buffer after the other.
     inner = [span for span in kept if span.depth == 1 and span.name.endswith(EXCHANGES)]
     buffers = covered(inner or travelling)
     ends = np.searchsorted(buffers[0], [span.end for span in travelling], side="right") - 1
     held = np.zeros(len(buffers[0]), np.int64)
-    np.add.at(held, np.maximum(ends, 0), [bytes_of(span.told) for span in travelling])
-    found.exchanges_per_step = len(held) / rounds
-    found.buffer_bytes = float(np.median(held))
+    np.add.at(held, np.maximum(ends, 0), [bytes_of(span.args) for span in travelling])
+    timeline.exchanges_per_step = len(held) / rounds
+    timeline.buffer_bytes = float(np.median(held))
 
 
-def add_phases(found: Timeline, kept: list[Span]) -> None:
+def add_phases(timeline: Timeline, kept: list[Span]) -> None:
     times: dict[str, list[float]] = defaultdict(list)
     for span in kept:
         times[span.name].append((span.end - span.start) / 1000)
-    found.phases = sorted(
+    timeline.phases = sorted(
         (Phase(n, len(t), sum(t), statistics.median(t)) for n, t in times.items()),
         key=lambda phase: -phase.total_ms,
     )
@@ -180,39 +177,40 @@ def add_phases(found: Timeline, kept: list[Span]) -> None:
 
 def rounds_of(ticks: list[tuple[int, str]]) -> list[dict[str, int]]:
     """When each rank was ready, for every exchange of a tensor that all ranks came to."""
-    made: list[dict[str, int]] = [{}]
+    rounds: list[dict[str, int]] = [{}]
     for at, rank in sorted(ticks):
-        if rank in made[-1]:
-            made.append({})
-        made[-1][rank] = at
-    everyone = max(map(len, made))
-    return [ready for ready in made if len(ready) == everyone > 1]
+        if rank in rounds[-1]:
+            rounds.append({})
+        rounds[-1][rank] = at
+    everyone = max(map(len, rounds))
+    return [ready for ready in rounds if len(ready) == everyone > 1]
 
 
-def add_ranks(found: Timeline, ready: dict[int, list[tuple[int, str]]]) -> None:
-    """With its cache, Horovod asks who is ready only once: later exchanges it knows by heart."""
+def add_ranks(timeline: Timeline, ready: dict[int, list[tuple[int, str]]]) -> None:
+    """With its cache, Horovod asks who is ready only once for each tensor."""
     rounds = [rounds_of(ticks) for ticks in ready.values()]
-    found.asked = max(map(len, rounds), default=0)
-    last, lags = Counter(), []
-    for asked in (asked for made in rounds for asked in (made[1:] or made)):
+    timeline.asked = max(map(len, rounds), default=0)
+    last: Counter[str] = Counter()
+    lags = []
+    for asked in (asked for tensor in rounds for asked in (tensor[1:] or tensor)):
         last[max(asked, key=lambda rank: asked[rank])] += 1
         lags.append((max(asked.values()) - min(asked.values())) / 1000)
-    found.last_ranks = dict(last.most_common())
-    found.last_lag_ms = statistics.median(lags) if lags else None
+    timeline.last_ranks = dict(last.most_common())
+    timeline.last_lag_ms = statistics.median(lags) if lags else None
 
 
-def judge(found: Timeline) -> dict[str, str]:
-    shares = f"{percent(found.waiting)} waiting, {percent(found.exchanging)} exchanging"
-    step = f"{ms(found.step_ms)} ms a step, {found.exchanges_per_step:.1f} exchanges."
-    if max(found.waiting, found.exchanging) < LIMIT:
+def judge(timeline: Timeline) -> dict[str, str]:
+    shares = f"{percent(timeline.waiting)} waiting, {percent(timeline.exchanging)} exchanging"
+    step = f"{ms(timeline.step_ms)} ms a step, {timeline.exchanges_per_step:.1f} exchanges."
+    if max(timeline.waiting, timeline.exchanging) < LIMIT:
         kind = "compute-bound"
         sentence = "The exchange is not the problem: the ranks compute most of the time."
         tries = "Profile one rank: 04_tf_profiler."
-    elif found.waiting >= found.exchanging:
+    elif timeline.waiting >= timeline.exchanging:
         kind = "waiting"
-        sentence = f"The ranks wait for each other {percent(found.waiting)} of the time."
+        sentence = f"The ranks wait for each other {percent(timeline.waiting)} of the time."
         look = "Look for the rank that comes late: "
-        if found.asked < 2 < found.steps:
+        if timeline.asked < 2 < timeline.steps:
             look = "Record who comes late, with HOROVOD_CACHE_CAPACITY=0. Then look there: "
         tries = (
             f"{look}unequal batches or input, shared cores, a rank that also logs or evaluates. "
@@ -220,7 +218,7 @@ def judge(found: Timeline) -> dict[str, str]:
         )
     else:
         kind = "communication-bound"
-        sentence = f"Communication-bound: {percent(found.exchanging)} of the time is exchange."
+        sentence = f"Communication-bound: {percent(timeline.exchanging)} of the time is exchange."
         tries = (
             "Exchange less: a larger batch on every rank, 16-bit gradients (05_reduced_precision), "
             "fewer and larger buffers (HOROVOD_FUSION_THRESHOLD)."
@@ -231,46 +229,45 @@ def judge(found: Timeline) -> dict[str, str]:
 
 def run(paths: list[Path], files: dict[str, Path]) -> int:
     if len(paths) > 1 or set(files) - {"json"}:
-        raise Problem("of Horovod's timeline, one file is read, and --json can be written")
+        raise Problem("Horovod's timeline: name one file; only --json can be written")
     path, file = paths[0], files.get("json")
     to_stdout = file == Path("-")
     if file and not to_stdout:
         if file.resolve() == path.resolve():
             raise Problem(f"{path.name} is the timeline itself: name another file to write")
-        check_writable(file, b"{")
-    try:
-        found = read(path)
-    except WRONG_SHAPE as error:
-        raise Problem(f"{path} is no timeline of Horovod ({told(error)})") from None
-    figures = json.dumps(asdict(found), indent=1) + "\n"
+        check_output_file(file, ".json")
+    timeline = read(path)
+    figures = msgspec.json.format(msgspec.json.encode(timeline), indent=1).decode() + "\n"
     if to_stdout:
         sys.stdout.write(figures)
         return 0
-    show(found)
+    show(timeline)
     if file:
-        save(file, lambda part: part.write_text(figures, encoding="utf-8"))
+        save_text(file, figures)
         print(f"wrote {file}")
     return 0
 
 
-def show(found: Timeline) -> None:
+def show(timeline: Timeline) -> None:
     console = terminal.console()
     console.width = min(console.width, 100)
-    verdict = found.verdict
+    verdict = timeline.verdict
     lines = [
         f"Evidence: {verdict['evidence']}",
         f"Next: {verdict['next']}",
         "",
-        printable(f"{found.file}, {found.steps} steps, {found.tensors} tensors"),
-        f"Buffer of one exchange: {size(found.buffer_bytes)}",
+        printable(f"{timeline.file}, {timeline.steps} steps, {timeline.tensors} tensors"),
+        f"Buffer of one exchange: {size(timeline.buffer_bytes)}",
     ]
-    if found.last_ranks:
-        ranks = ", ".join(f"rank {rank} {count} times" for rank, count in found.last_ranks.items())
+    if timeline.last_ranks:
+        ranks = ", ".join(
+            f"rank {rank} {count} times" for rank, count in timeline.last_ranks.items()
+        )
         lines.append(f"Last to be ready, where the file says so: {ranks}")
-        lines.append(f"  {ms(found.last_lag_ms)} ms after the first, the median")
+        lines.append(f"  {ms(timeline.last_lag_ms)} ms after the first, the median")
     console.print(Text(verdict["sentence"], style="bold"), *map(Text, lines), Text(), sep="\n")
     table = new_table("total ms|median ms|count", "phase, the first round of each tensor left out")
-    for phase in found.phases:
+    for phase in timeline.phases:
         figures = ms(phase.total_ms), ms(phase.median_ms), f"{phase.count:,}"
         table.add_row(*figures, end_of(phase.name, 40))
     console.print(table)

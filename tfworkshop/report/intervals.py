@@ -22,13 +22,14 @@ def union(starts: np.ndarray, ends: np.ndarray) -> Intervals:
 
 
 def joined(spans: Iterable[tuple[int, int]]) -> Intervals:
-    """The same of pairs of a start and an end."""
+    """union() of pairs of a start and an end."""
     return union(*np.array([*spans], np.int64).reshape(-1, 2).T)
 
 
 def merged(sets: Iterable[Intervals]) -> Intervals:
-    found = [*sets, NONE]
-    return union(*(np.concatenate(part) for part in zip(*found)))
+    """union() of several sets."""
+    parts = [*sets, NONE]
+    return union(*(np.concatenate(part) for part in zip(*parts)))
 
 
 def total(covered: Intervals) -> int:
@@ -45,9 +46,11 @@ def gaps(covered: Intervals, window: tuple[int, int]) -> Intervals:
 
 
 def clip(covered: Intervals, window: tuple[int, int]) -> Intervals:
-    starts, ends = (np.clip(column, *window) for column in covered)
-    real = ends > starts
-    return starts[real], ends[real]
+    """The part inside the window."""
+    first = np.searchsorted(covered[1], window[0], side="right")
+    last = np.searchsorted(covered[0], window[1], side="left")
+    starts, ends = covered[0][first:last], covered[1][first:last]
+    return np.maximum(starts, window[0]), np.minimum(ends, window[1])
 
 
 def inside(covered: Intervals, times: np.ndarray) -> np.ndarray:

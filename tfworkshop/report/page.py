@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import html
-import json
 import os
 import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from tfworkshop.report.compare import Comparison
 from tfworkshop.report.figures import COLOURS, GAP_COLOURS
 from tfworkshop.report.gaps import ACTIVITIES
 from tfworkshop.report.profile import LABELS, Profile
+from tfworkshop.report.verdict import ceilings
 from tfworkshop.stages import ROOT, STAGES
 
 FOLDER = Path(__file__).parent / "assets"
@@ -28,40 +29,40 @@ def asset(name: str) -> str:
 
 def safe_json(value: Any) -> str:
     """JSON that cannot end the script element it stands in, whatever the names in it are."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    text = msgspec.json.encode(value).decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def for_page(profile: Profile, timeline: dict) -> dict:
-    made = asdict(profile)
-    made["timeline"] = timeline
-    by_side = [[op for op in made["operations"] if op["where"] == s] for s in ("device", "host")]
-    made["operations"] = [op for side in by_side for op in side[:MOST_ROWS]]
+def for_page(profile: Profile, timeline: dict[str, Any]) -> dict[str, Any]:
+    data: dict[str, Any] = msgspec.to_builtins(profile)
+    data["timeline"] = timeline
+    data["ceilings"] = msgspec.to_builtins(ceilings(profile))
+    by_side = [[op for op in data["operations"] if op["where"] == s] for s in ("device", "host")]
+    data["operations"] = [op for side in by_side for op in side[:MOST_ROWS]]
     for key in ("kernels", "layers", "host_steps"):
-        made[key] = made[key][:MOST_ROWS]
-    return made
+        data[key] = data[key][:MOST_ROWS]
+    return data
 
 
 def stages(beside: Path | None) -> dict[str, dict[str, str]]:
     """The stages in words; with a link where the page lies inside the repository."""
-    inside = beside is not None and ROOT in beside.resolve().parents
-    return {
-        stage.folder: {
-            "words": stage.change,
-            "link": os.path.relpath(ROOT / stage.folder, beside.resolve().parent) if inside else "",
-        }
-        for stage in STAGES
-    }
+    result = {}
+    for stage in STAGES:
+        link = ""
+        if beside is not None and ROOT in beside.resolve().parents:
+            link = os.path.relpath(ROOT / stage.folder, beside.resolve().parent)
+        result[stage.folder] = {"words": stage.change, "link": link}
+    return result
 
 
 def page(
     profiles: list[Profile],
-    timelines: list[dict],
+    timelines: list[dict[str, Any]],
     comparison: Comparison | None,
     beside: Path | None = None,
 ) -> str:
     """The whole page; beside is where it will lie."""
-    compared = asdict(comparison) if comparison else None
+    compared = msgspec.to_builtins(comparison) if comparison else None
     if compared:
         for key in ("operations", "kernels"):
             compared[key] = compared[key][:MOST_ROWS]

@@ -1,34 +1,23 @@
-"""A profile as plain data: what the report shows; and which files a reader means."""
+"""A profile as plain data: what the report shows, and what --json writes."""
 
 from __future__ import annotations
 
-import re
 import statistics
-import time
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
-
-from tfworkshop.problem import Problem
-from tfworkshop.report.gaps import Device
-from tfworkshop.report.layers import Layer
+from typing import TypedDict
 
 ENDING = ".xplane.pb"
-TIME = re.compile(r"\d{4}(_\d\d){5}$")
-MAKE_ONE = "cd 04_tf_profiler && python train_MNIST.py --steps 50 --logdir logs"
-# How a step's time is split: our name, what to call it, and TensorFlow's fields that add up to it.
-SPLIT = (
-    ("input", "Input", ("host_wait_input_ms", "host_to_device_ms")),
-    ("host_compute", "Host compute", ("host_compute_ms",)),
-    ("kernel_launch", "Kernel launch", ("host_prepare_ms",)),
-    ("device_compute", "Device compute", ("device_compute_ms",)),
-    ("device_to_device", "Device to device", ("device_to_device_ms",)),
-    ("collectives", "Collectives", ("device_collectives_ms",)),
-    ("output", "Output", ("output_ms",)),
-    ("compilation", "Compilation", ("host_compile_ms",)),
-    ("other", "All others", ("unknown_time_ms",)),
-)
-LABELS = {key: label for key, label, _ in SPLIT}
+LABELS = {  # the parts of a step
+    "input": "Input",
+    "host_compute": "Host compute",
+    "kernel_launch": "Kernel launch",
+    "device_compute": "Device compute",
+    "device_to_device": "Device to device",
+    "collectives": "Collectives",
+    "output": "Output",
+    "compilation": "Compilation",
+    "other": "All others",
+}
 OUTLIER = 1.5  # times the median: worth a name
 
 
@@ -37,6 +26,7 @@ class Step:
     name: str
     total_ms: float
     split: dict[str, float]
+    input_alone_ms: float = 0.0  # waiting for data while nothing was computed
 
 
 @dataclass
@@ -49,12 +39,20 @@ class Steps:
     max_ms: float | None = None
     sd_ms: float | None = None
     split: dict[str, float] = field(default_factory=dict)  # ms of the average step
+    input_alone_ms: float = 0.0
     per_step: list[Step] = field(default_factory=list)
     outliers: list[str] = field(default_factory=list)  # steps that took far longer than most
     coverage: float | None = None  # the share of the recording that lies in steps
+    source: str = "none"  # markers, device, inferred, or none: then it is the whole recording
+    basis: str = ""  # what marks a step: the marker's name, or the function that repeats
+    irregularity: float | None = None  # of inferred steps: spread of the middle half / median
+
+    @property
+    def inferred(self) -> bool:
+        return self.source == "inferred"
 
     def share(self, *keys: str) -> float:
-        """Which part of the average step these are, from 0 to 1."""
+        """The share of the average step that these parts take, from 0 to 1."""
         total = self.average_ms or 0
         return sum(self.split.get(key, 0) for key in keys) / total if total else 0.0
 
@@ -74,6 +72,7 @@ class Steps:
             max_ms=times[-1],
             sd_ms=statistics.stdev(times) if count > 1 else None,
             split={k: sum(s.split.get(k, 0) for s in per_step) / count for k in LABELS},
+            input_alone_ms=statistics.fmean(step.input_alone_ms for step in per_step),
             per_step=per_step,
             outliers=[s.name for s in per_step if count > 2 and s.total_ms > OUTLIER * median],
         )
@@ -84,17 +83,17 @@ class Operation:
     name: str
     type: str
     where: str  # host or device
-    mode: str  # eager, graph or tf.data
+    mode: str  # eager, graph, XLA or tf.data
     count: int
     self_ms: float
     share: float  # of all operations on that side
-    tensor_core: float | None  # the share of its time on tensor cores
+    tensor_core: float | None = None  # the share of its time on tensor cores
 
 
 @dataclass
 class Kernel:
     name: str
-    short: str  # the part of a C++ name that tells kernels apart
+    short: str  # the part of a C++ name that distinguishes kernels
     operation: str
     count: int
     total_ms: float
@@ -102,24 +101,65 @@ class Kernel:
     min_us: float
     max_us: float
     share: float  # of all kernels
-    tensor_core_eligible: bool | None  # None: the converter cannot know
+    tensor_core_eligible: bool | None  # None: not known
     tensor_core_used: bool | None
-    occupancy_percent: float
     registers: int
     block: list[int]
     grid: list[int]
 
 
 @dataclass
-class Memory:
+class GapClass:
+    size: str
+    count: int
+    total_ms: float
+    host_ms: dict[str, float]  # by activity
+
+
+@dataclass
+class Device:
+    """What one device did between its first kernel and its last."""
+
     host: str
-    allocator: str
-    peak_bytes: int  # in the profiled window
-    lifetime_peak_bytes: int
-    capacity_bytes: int
-    curve: list[list[float]]  # [ms since the profile began, bytes in use]
-    at_peak: list[Allocation] = field(default_factory=list)
-    headroom: float | None = None  # how many times the peak fits
+    name: str
+    kernels: int = 0
+    copies: int = 0
+    window_ms: float = 0.0
+    busy_ms: float = 0.0  # computing
+    idle_ms: float = 0.0  # not computing
+    exchange_ms: float = 0.0
+    exchange_hidden: float | None = None  # the share of it while the device also computes
+    copy_ms: float = 0.0
+    copy_hidden: float | None = None
+    gaps: list[GapClass] = field(default_factory=list)
+    waiting_ms: dict[str, float] = field(default_factory=dict)  # idle time by activity
+    kernel_us: float | None = None  # medians
+    launch_us: float | None = None
+    launch_delay_us: float | None = None
+    queue: float | None = None  # kernels launched and not begun, when one begins
+    shorter_than_launch: float | None = None  # the share of kernels
+    from_graphs: float = 0.0  # the share of kernels without a launch of their own
+    recorded_ms: float = 0.0  # the whole recording
+
+    @property
+    def idle_share(self) -> float:
+        return self.idle_ms / self.window_ms if self.window_ms else 0.0
+
+    @property
+    def short_name(self) -> str:
+        return self.name.replace("/device:", "")
+
+
+@dataclass
+class Layer:
+    name: str
+    forward_ms: float = 0.0
+    backward_ms: float = 0.0
+    optimizer_ms: float = 0.0
+
+    @property
+    def total_ms(self) -> float:
+        return self.forward_ms + self.backward_ms + self.optimizer_ms
 
 
 @dataclass
@@ -130,6 +170,36 @@ class Allocation:
     shape: str
     count: int
     total_bytes: int
+
+
+@dataclass
+class Allocator:
+    host: str
+    allocator: str
+    peak_bytes: int  # in the profiled window
+    lifetime_peak_bytes: int
+    capacity_bytes: int
+    curve: list[list[float]]  # [ms since the first event, bytes in use]
+    at_peak: list[Allocation] = field(default_factory=list)
+    headroom: float | None = None  # how many times the batch would fit
+
+
+@dataclass
+class Memory:
+    peak_bytes: int | None = None
+    allocators: list[Allocator] = field(default_factory=list)
+
+
+@dataclass
+class Bottleneck:
+    """The slowest part of a tf.data pipeline, in the pipeline's slowest call."""
+
+    host: str
+    pipeline: str
+    slowest_call_ms: float
+    iterator: str
+    iterator_ms: float
+    suggestion: str
 
 
 @dataclass
@@ -146,7 +216,7 @@ class HostSteps:
 
 @dataclass
 class Retraced:
-    """A tf.function that was traced while it was recorded, or more than once before."""
+    """A tf.function that was traced while it was recorded, or several times before."""
 
     name: str
     calls: int
@@ -155,9 +225,38 @@ class Retraced:
 
 
 @dataclass
-class Profile:
-    """What the report shows; as a dictionary, what --json writes."""
+class Setup:
+    """What the program uses already: not to be advised again."""
 
+    framework: str = "TensorFlow"
+    xla: bool = False
+    sixteen_bit: bool | None = None  # None: cannot be seen
+    cuda_graphs: bool = False
+
+
+@dataclass
+class Cause:
+    """Something that costs time, and what removing it can gain at most."""
+
+    name: str
+    kind: str
+    gain_ms: float
+    total_ms: float  # of a step, or of the window it was measured in
+    factor: float
+    confidence: str  # measured or inferred
+
+
+class Verdict(TypedDict):
+    kind: str
+    sentence: str
+    evidence: str
+    ceiling: str
+    next: str
+    confidence: str  # measured or inferred
+
+
+@dataclass
+class Profile:
     run: str
     path: str
     files: list[str]
@@ -165,8 +264,12 @@ class Profile:
     device_type: str = "CPU"
     device_count: int = 0
     steps: Steps = field(default_factory=Steps)
-    framework: str = "TensorFlow"
-    verdict: dict[str, str] = field(default_factory=dict)
+    window: Step | None = None  # the whole recording, where there are no steps
+    setup: Setup = field(default_factory=Setup)
+    verdict: Verdict = field(default_factory=lambda: Verdict(
+        kind="unknown", sentence="", evidence="", ceiling="", next="", confidence="measured"
+    ))  # fmt: skip
+    causes: list[Cause] = field(default_factory=list)  # the verdict's first
     devices: list[Device] = field(default_factory=list)
     host_steps: list[HostSteps] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
@@ -175,57 +278,8 @@ class Profile:
     operations: list[Operation] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
     precision: dict[str, float | None] = field(default_factory=dict)
-    memory: dict[str, Any] = field(default_factory=dict)
-    input_pipeline: dict[str, Any] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
+    input_pipeline: list[Bottleneck] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     eager_calls: int = 0  # operations that Python started one by one
-
-
-# --- finding it ---
-
-
-@dataclass
-class Run:
-    """One recording: a file for every host that took part."""
-
-    folder: Path
-    files: list[Path]
-    others: int = 0  # older runs beside it
-
-    @property
-    def name(self) -> str:
-        """The time it was recorded at, as TensorFlow names the folder; else the file's name."""
-        if TIME.match(self.folder.name) or len(self.files) > 1:
-            return self.folder.name
-        return self.files[0].name[: -len(ENDING)]
-
-
-def recorded(folder: Path) -> str:
-    """When, as a text that sorts: the folder's name, or its time where it was renamed."""
-    if TIME.match(folder.name):
-        return folder.name
-    return time.strftime("%Y_%m_%d_%H_%M_%S", time.localtime(folder.stat().st_mtime))
-
-
-def find(path: Path, ranks: bool = False) -> Run:
-    """The run that a reader means: a file, a run's folder, or the newest run below a folder.
-
-    With ranks all files below are one run, as when each rank recorded into a folder of its own.
-    """
-    if path.is_file():
-        if not path.name.endswith(ENDING):
-            raise Problem(f"{path} is not a profile: those end in {ENDING}")
-        return Run(path.absolute().parent, [path])
-    if path.exists() and not path.is_dir():
-        raise Problem(f"{path} is no file: name a profile, or the --logdir of a profiled run")
-    if not path.is_dir():
-        raise Problem(f"no such folder: {path}. Name the --logdir of a profiled run")
-    files = sorted(file for file in path.rglob(f"*{ENDING}") if file.is_file())
-    if not files:
-        raise Problem(f"no profile (*{ENDING}) in {path}. To make one: {MAKE_ONE}")
-    if ranks:
-        return Run(path.absolute(), files)
-    folders = sorted(dict.fromkeys(file.absolute().parent for file in files), key=recorded)
-    newest = [file for file in files if file.absolute().parent == folders[-1]]
-    return Run(folders[-1], newest, len(folders) - 1)

@@ -1,19 +1,76 @@
-"""The files of a run, read: a host each, with its threads, its devices and its step markers."""
+"""The files of a recording: finding them, and reading each as a host."""
 
 from __future__ import annotations
 
+import re
+import sys
+import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from tfworkshop.problem import Problem
-from tfworkshop.progress import say
-from tfworkshop.report import intervals, wire, xspace
-from tfworkshop.report.gaps import DEVICE
-from tfworkshop.report.intervals import Intervals
-from tfworkshop.report.profile import ENDING, Retraced, Run
+from tfworkshop.report import names, wire, xspace
+from tfworkshop.report.profile import ENDING
 from tfworkshop.report.xspace import Line, Plane, Space
 
-LARGE = 100_000_000  # bytes: from here on reading takes a while, and the reader is told
+LARGE = 100_000_000  # bytes: from here on reading takes a while, and we say so
+TIME = re.compile(r"\d{4}(_\d\d){5}$")
+MAKE_ONE = "cd 04_tf_profiler && python train_MNIST.py --steps 50 --logdir logs"
+
+
+# --- finding it ---
+
+
+@dataclass
+class Run:
+    """One recording: a file for every host that took part."""
+
+    folder: Path
+    files: list[Path]
+    older: int = 0  # runs beside it
+
+    @property
+    def name(self) -> str:
+        """The time it was recorded at, as TensorFlow names the folder; else the file's name."""
+        if TIME.match(self.folder.name) or len(self.files) > 1:
+            return self.folder.name
+        return self.files[0].name[: -len(ENDING)]
+
+
+def recording_time(folder: Path) -> str:
+    """As text that sorts: the folder's name, or its time if it was renamed."""
+    if TIME.match(folder.name):
+        return folder.name
+    return time.strftime("%Y_%m_%d_%H_%M_%S", time.localtime(folder.stat().st_mtime))
+
+
+def find(path: Path, ranks: bool = False) -> Run:
+    """The run that a path means: a file, a run's folder, or the newest run below a folder.
+
+    With ranks all files below are one run, as when each rank recorded into its own folder.
+    """
+    if path.is_file():
+        if not path.name.endswith(ENDING):
+            raise Problem(f"{path} is not a profile: those end in {ENDING}")
+        return Run(path.absolute().parent, [path])
+    if not path.is_dir():
+        raise Problem(f"no such folder: {path}. Name the --logdir of a profiled run")
+    files = sorted(path.rglob(f"*{ENDING}"))
+    if not files:
+        raise Problem(f"no profile (*{ENDING}) in {path}. To make one: {MAKE_ONE}")
+    if ranks:
+        return Run(path.absolute(), files)
+    folders = sorted(
+        {file.absolute().parent for file in files}, key=lambda f: (recording_time(f), f)
+    )
+    newest = [file for file in files if file.absolute().parent == folders[-1]]
+    return Run(folders[-1], newest, len(folders) - 1)
+
+
+# --- reading it ---
 
 
 @dataclass
@@ -30,106 +87,106 @@ class Host:
     file: Path
     space: Space
 
-    @property
+    @cached_property
     def threads(self) -> list[Line]:
-        planes = [plane for plane in self.space.planes if not DEVICE.match(plane.name)]
+        planes = [plane for plane in self.space.planes if not names.DEVICE.match(plane.name)]
         return [line for plane in planes for line in plane.lines if len(line)]
 
-    @property
+    @cached_property
     def devices(self) -> list[Plane]:
-        return [plane for plane in self.space.planes if DEVICE.match(plane.name)]
+        return [plane for plane in self.space.planes if names.DEVICE.match(plane.name)]
+
+    @cached_property
+    def bounds(self) -> tuple[int, int]:
+        """From the first event to the last, in ps; (0, 0) if there is none."""
+        lines = [line for plane in self.space.planes for line in plane.lines if len(line)]
+        if not lines:
+            return 0, 0
+        return (
+            min(int(line.start_ps.min()) for line in lines),
+            max(int(line.end_ps.max()) for line in lines),
+        )
 
     def markers(self) -> list[Marker]:
-        """The program's own step markers, whatever TensorFlow could make of them."""
+        """Every event with a step number, root or not."""
         found = []
         for line in self.threads:
-            rows, numbers = line.with_number("step_num")
+            rows, numbers = line.numbers("step_num")
             spans = zip(line.start_ps[rows].tolist(), line.end_ps[rows].tolist())
             for name, number, span in zip(line.names(rows), numbers.tolist(), spans):
                 found.append(Marker(f"{name} {number}", number, *span))
         return sorted(found, key=lambda marker: marker.start_ps)
 
-    def marked(self) -> Intervals:
-        return intervals.joined((marker.start_ps, marker.end_ps) for marker in self.markers())
-
-    def eager_calls(self) -> int:
-        """How many operations Python started one by one; a tf.function counts as one."""
-        found = [
-            ln.called(lambda name: name.startswith("EagerLocalExecute")) for ln in self.threads
-        ]
-        return sum(int(calls.sum()) for calls in found)
-
-    def recorded_ms(self) -> float | None:
+    def recorded_ms(self) -> float:
         """From start to stop, as the profiler notes it; else from the first event to the last."""
         for plane in self.space.planes:
-            start, stop = (plane.told.get(f"profile_{key}_time") for key in ("start", "stop"))
+            start, stop = (plane.stats.get(f"profile_{key}_time") for key in ("start", "stop"))
             if isinstance(start, int) and isinstance(stop, int) and stop > start:
                 return (stop - start) / 1e6
-        lines = [line for plane in self.space.planes for line in plane.lines if len(line)]
-        if not lines:
-            return None
-        first = min(int(line.start_ps.min()) for line in lines)
-        return (max(int(line.end_ps.max()) for line in lines) - first) / 1e9
+        return (self.bounds[1] - self.bounds[0]) / 1e9
 
-    def retraced(self) -> list[Retraced]:
-        """Each tf.function that was called, by how often it was traced."""
-        found: dict[str, Retraced] = {}
-        for line in self.threads:
-            rows, counts = line.with_number("tracing_count")
-            kinds = line.texts("tf_function_call", rows)
-            for name, count, kind in zip(line.names(rows), counts.tolist(), kinds):
-                item = found.setdefault(name, Retraced(name, 0, 0, 0))
-                item.calls += 1
-                item.traced += kind.startswith("traced")
-                item.tracings = max(item.tracings, count)
-        return [item for item in found.values() if item.traced or item.tracings > 2]
+    def has_event(self, pattern: re.Pattern[str]) -> bool:
+        """Whether any event was recorded with such a name."""
+        return any(
+            bool(line.matches(pattern).any()) for plane in self.space.planes for line in plane.lines
+        )
 
-    def has(self, *beginnings: str) -> bool:
-        """Was any event recorded whose name begins so?"""
-        planes = self.space.planes
-        return any(n.startswith(beginnings) for p in planes for n in p.event_names.values())
+
+def device_lines(plane: Plane) -> list[Line]:
+    """The streams of a device; its other lines are derived from them."""
+    filled = [line for line in plane.lines if len(line)]
+    streams = [line for line in filled if line.name.startswith("Stream")]
+    if streams:
+        return streams
+    return [line for line in filled if names.DEVICE_LINE.search(line.name)]
+
+
+def kernel_rows(line: Line) -> np.ndarray:
+    """Which events of a device's line are kernels: not copies, not exchange."""
+    return ~(line.matches(names.COPY) | line.matches(names.EXCHANGE))
 
 
 def read(run: Run) -> tuple[list[Host], list[str]]:
     """Every file that can be read, and a line about each that cannot."""
     size = sum(file.stat().st_size for file in run.files)
     if size > LARGE:
-        say(
+        print(
             f"workshop: {size / 1e6:,.0f} MB of profile: this takes a while. Ten steps are enough: "
-            "start the profiler later, stop it sooner (--profile-steps in 04_tf_profiler)."
+            "start the profiler later, stop it sooner (--profile-steps in 04_tf_profiler).",
+            file=sys.stderr,
         )
-    hosts, wrong = [], []
+    hosts, unreadable = [], []
     for file in run.files:
         try:
             hosts.append(read_host(file))
         except Problem as problem:
-            wrong.append(str(problem))
+            unreadable.append(str(problem))
     if not hosts:
-        raise Problem(wrong[0])
-    tell_apart(hosts, run.folder)
-    return hosts, [f"Left out: {line}" for line in wrong]
+        raise Problem(unreadable[0])
+    distinguish(hosts, run.folder)
+    return hosts, [f"Left out: {line}" for line in unreadable]
 
 
-def tell_apart(hosts: list[Host], folder: Path) -> None:
-    """Ranks of one node have its name: the file's name or its folder is added.
+def distinguish(hosts: list[Host], folder: Path) -> None:
+    """Ranks of one node have its name: add the file's name or its folder.
 
     A stage's --profile-ranks all leaves rank 0 in the folder itself, rank 1 in 1, and so on.
     """
-    names = [host.name for host in hosts]
+    host_names = [host.name for host in hosts]
     for host in hosts:
-        if names.count(host.name) > 1:
+        if host_names.count(host.name) > 1:
             inside = host.file.absolute().relative_to(folder).parts
             own = inside[0] if len(inside) > 1 else host.file.name[: -len(ENDING)]
-            rank = {"plugins": "0"}.get(own, own)
-            own = f"rank {rank}" if rank.isdigit() else own
+            if own == "plugins":
+                own = "0"
+            if own.isdigit():
+                own = f"rank {own}"
             host.name = own if own.startswith(host.name) else f"{host.name} {own}"
 
 
 def read_host(file: Path) -> Host:
     try:
         space = xspace.read(file.read_bytes())
-    except OSError as error:
-        raise Problem(f"{file} cannot be read: {error.strerror}") from None
     except wire.Broken:
         raise Problem(f"{file} is not a profile, or not a whole one") from None
     if not space.planes:

@@ -1,6 +1,6 @@
 """What 04_tf_profiler keeps of a run: the sample profile, and the pictures of its README.
 
-python -m tfworkshop.report.screenshots            the pictures: Chromium, a few minutes, a calm machine
+python -m tfworkshop.report.screenshots            the pictures: needs Chromium, a calm machine
 python -m tfworkshop.report.screenshots --sample   the sample
 """
 
@@ -11,7 +11,6 @@ import base64
 import hashlib
 import io
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +18,8 @@ from pathlib import Path
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from tfworkshop.problem import Problem
+from tfworkshop.processes import run
 from tfworkshop.stages import ROOT
 
 FOLDER = ROOT / "04_tf_profiler"
@@ -26,6 +27,8 @@ SAMPLE = FOLDER / "sample" / "plugins" / "profile" / "run1" / "sample.xplane.pb"
 IMAGES = FOLDER / "images"
 PICTURES = ("report_run1.png", "timeline_run1.png", "timeline_run4.png")
 WIDTH = 1000
+# Modules that decide what the pictures show.
+MODULES = ("advice", "figures", "layers", "page", "profile", "split", "steps", "trace", "verdict")
 HERE = Path(__file__).resolve().parent
 
 # What a picture shows, as the JavaScript that gives its top and its bottom on the page.
@@ -38,34 +41,34 @@ ONE_STEP = """for (const text of ["Step \u203a", "Step \u203a", "\u2212"])
 
 
 def fingerprint() -> str:
-    """Of what decides how the pictures look: the page, its data, the program that is profiled.
+    """Hash of the code behind the pictures: the page, its data, the program that is profiled.
 
-    Comments and docstrings of the Python files do not count: they show nowhere.
+    Comments and docstrings of the Python files do not count.
     """
-    made = hashlib.sha256(repr((WIDTH, REPORT, TIMELINE, ONE_STEP)).encode())
+    digest = hashlib.sha256(repr((WIDTH, REPORT, TIMELINE, ONE_STEP)).encode())
     for path in sorted((HERE / "assets").iterdir()):
-        made.update(path.read_bytes())
-    names = ("advice", "figures", "gaps", "layers", "page", "profile", "trace", "verdict")
-    code = [HERE / f"{name}.py" for name in names]
-    for path in (*code, FOLDER / "input_pipeline.py"):
+        digest.update(path.read_bytes())
+    for path in (*sorted(HERE / f"{name}.py" for name in MODULES), FOLDER / "input_pipeline.py"):
         tree = ast.parse(path.read_text())
         for node in ast.walk(tree):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
                 node.body = node.body[ast.get_docstring(node) is not None :]
-        made.update(ast.unparse(tree).encode())  # dump() differs from Python to Python
-    return made.hexdigest()
+        digest.update(ast.unparse(tree).encode())  # dump() differs from Python to Python
+    return digest.hexdigest()
 
 
 def record(script: str, *options: object) -> None:
     """Run a script of the folder, as a reader would."""
     command = [sys.executable, str(FOLDER / script), *map(str, options)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    finished = run(command)
+    if finished.status:
+        raise Problem(f"{script} failed: {finished.reason}")
 
 
 def make_sample(folder: Path) -> None:
     """Run 1 of the input pipeline, five small steps of it, without the name of this machine."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2  # type: ignore[import-untyped]
 
     small = ["--count", 48, "--batch-size", 8, "--images", folder / "png"]
     record("input_pipeline.py", "--run", 1, "--logdir", folder / "logs", *small)
@@ -85,15 +88,15 @@ def make_pictures(folder: Path) -> None:
     IMAGES.mkdir(exist_ok=True)
     browser = Browser(folder / "browser")
     try:
-        for run in (1, 4):
-            page = folder / f"run{run}.html"
-            record("input_pipeline.py", "--run", run, "--logdir", folder / f"run{run}")
-            report.make([folder / f"run{run}"], {"html": page})
+        for number in (1, 4):
+            page, logs = folder / f"run{number}.html", folder / f"run{number}"
+            record("input_pipeline.py", "--run", number, "--logdir", logs)
+            report.make([logs], {"html": page})
             browser.open(page, width=WIDTH)
-            if run == 1:
+            if number == 1:
                 take(browser, "report_run1.png", *REPORT)
             browser.evaluate(ONE_STEP)
-            take(browser, f"timeline_run{run}.png", *TIMELINE)
+            take(browser, f"timeline_run{number}.png", *TIMELINE)
     finally:
         browser.close()
 
@@ -107,9 +110,9 @@ def take(browser, name: str, first: str, last: str) -> None:
     clip = {"x": 0, "y": top, "width": WIDTH, "height": bottom - top, "scale": 1}
     shot = browser.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
     picture = Image.open(io.BytesIO(base64.b64decode(shot["data"])))
-    made_of = PngInfo()
-    made_of.add_text("Description", fingerprint())
-    picture.save(IMAGES / name, optimize=True, pnginfo=made_of)
+    info = PngInfo()
+    info.add_text("Description", fingerprint())
+    picture.save(IMAGES / name, optimize=True, pnginfo=info)
     print(f"wrote {(IMAGES / name).relative_to(ROOT)}")
 
 

@@ -10,8 +10,9 @@ from rich.text import Text
 
 from tfworkshop.report.compare import Comparison, Difference, runs_differ
 from tfworkshop.report.figures import COLOURS, MARKS, ms, percent, printable, size
-from tfworkshop.report.gaps import ACTIVITIES, Device
-from tfworkshop.report.profile import LABELS, Kernel, Operation, Profile, Step
+from tfworkshop.report.gaps import ACTIVITIES
+from tfworkshop.report.profile import LABELS, Device, Kernel, Operation, Profile, Step
+from tfworkshop.report.verdict import ceilings
 
 TOP = 10
 MOST_STEPS = 20
@@ -19,7 +20,7 @@ BAR = 72
 
 
 def end_of(text: str, width: int) -> Text:
-    """The end of a long name: TensorFlow's names tell most there."""
+    """The end of a long name: in TensorFlow's names that is the part that matters."""
     text = printable(text)
     return Text(text if len(text) <= width else "…" + text[-(width - 1) :])
 
@@ -32,9 +33,13 @@ def start_of(text: str, width: int) -> Text:
 def new_table(figures: str, names: str) -> Table:
     """Columns of figures, then columns of names."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for justify, columns in (("right", figures), ("left", names)):
-        for column in columns.split("|"):
-            table.add_column(column, justify=justify, no_wrap=True)
+    for head in figures.split("|"):
+        width = max(map(len, head.split("\n")))
+        table.add_column(head, justify="right", no_wrap=True, min_width=width)
+    for head in names.split("|"):  # where it is narrow, names are cut and heads are not
+        table.add_column(
+            head, justify="left", no_wrap=True, overflow="ellipsis", min_width=len(head)
+        )
     return table
 
 
@@ -52,7 +57,8 @@ def mark(key: str, colour: bool) -> str:
 
 def bar(step: Step, longest: float, colour: bool) -> Text:
     """A step as a stacked bar, as long as its time against the longest step's."""
-    text, done, drawn = Text(), 0.0, 0
+    text = Text()
+    done, drawn = 0.0, 0
     for key, value in step.split.items():
         done += value
         until = min(BAR, round(BAR * done / longest)) if longest else 0
@@ -61,31 +67,44 @@ def bar(step: Step, longest: float, colour: bool) -> Text:
     return text
 
 
-def legend(profile: Profile, colour: bool) -> list[Text]:
+def legend(split: dict[str, float], total: float, colour: bool) -> list[Text]:
     """The bar's parts, largest first; what takes no time is left out."""
     lines = []
-    for key, value in sorted(profile.steps.split.items(), key=lambda item: -item[1]):
-        share = profile.steps.share(key)
+    for key, value in sorted(split.items(), key=lambda item: -item[1]):
+        share = value / total
         if share >= 0.0005:
             line = Text("  ").append(mark(key, colour), style=COLOURS[key])
             lines.append(line.append(f" {LABELS[key]:<18}{ms(value):>8} ms {percent(share, 1):>8}"))
     return lines
 
 
+def window_lines(profile: Profile, colour: bool) -> list[Text]:
+    """The whole recording, where there are no steps."""
+    window = profile.window
+    if window is None or not window.total_ms:
+        return []
+    title = Text(f"The whole recording: {ms(window.total_ms)} ms", style="bold")
+    return [title, *legend(window.split, window.total_ms, colour)]
+
+
 def step_lines(profile: Profile, colour: bool) -> list[Text]:
     steps = profile.steps
     if not steps.count or not steps.average_ms:
-        return [Text("Step time: not known")]
+        return [Text("Step time: not known"), *window_lines(profile, colour)]
     of = f"the mean of {steps.count}" if steps.count > 1 else "of one step: only one was recorded"
-    lines = [Text(f"Step time: {ms(steps.average_ms)} ms, {of}", style="bold")]
+    if steps.inferred:
+        of += f", inferred from calls of {steps.basis}"
+    lines = [Text(printable(f"Step time: {ms(steps.average_ms)} ms, {of}"), style="bold")]
     if steps.count > 1:
         spread = f"median {ms(steps.median_ms)}, 95 % within {ms(steps.p95_ms)}, "
         spread += f"{ms(steps.min_ms)} to {ms(steps.max_ms)}, standard deviation {ms(steps.sd_ms)}"
         lines.append(Text(f"  {spread}"))
     if steps.outliers:
-        named = ", ".join(steps.outliers[:5]) + (", ..." if len(steps.outliers) > 5 else "")
+        named = ", ".join(steps.outliers[:5])
+        if len(steps.outliers) > 5:
+            named += ", ..."
         lines.append(Text(printable(f"  far above the median: {named}")))
-    lines += [*legend(profile, colour), Text()]
+    lines += [*legend(steps.split, steps.average_ms, colour), Text()]
     for step in steps.per_step[:MOST_STEPS]:
         line = Text(f"{end_of(step.name, 12).plain:>12} ")
         line.append_text(bar(step, steps.max_ms or 0, colour))
@@ -134,12 +153,13 @@ def share_or_dash(share: float | None) -> str:
 
 
 def devices_table(devices: list[Device], busy: list[Device]) -> Table:
-    """Those that did something; the others are told in a note."""
+    """Those that did something; the others are in a note."""
     several = len({device.host for device in devices}) > 1
-    columns = "ms|computing|of all|exchange|hidden|copies|hidden|kernel us|launch us|queue"
+    columns = (
+        "ms|computing|of all|exchange\nms|hidden|copies\nms|hidden|kernel\nµs|launch\nµs|queue"
+    )
     table = new_table(columns, "device")
     for item in busy:
-        name = item.name.replace("/device:", "")
         table.add_row(
             ms(item.window_ms),
             percent(1 - item.idle_share),
@@ -151,7 +171,7 @@ def devices_table(devices: list[Device], busy: list[Device]) -> Table:
             ms(item.kernel_us),
             ms(item.launch_us),
             "-" if item.queue is None else f"{item.queue:.0f}",
-            end_of(f"{item.host} {name}" if several else name, 30),
+            end_of(f"{item.host} {item.short_name}" if several else item.short_name, 22),
         )
     return table
 
@@ -161,12 +181,12 @@ def gaps_table(devices: list[Device]) -> Table:
     worst = max(devices, key=lambda device: device.idle_ms, default=None)
     if worst is None:
         return Table()
-    told = [key for key, spent in worst.waiting_ms.items() if spent > 0]
-    columns = ["gaps", "ms", *(ACTIVITIES[key].split()[0] for key in told)]
-    table = new_table("|".join(columns), f"size, {worst.name.replace('/device:', '')}")
+    active = [key for key, spent in worst.waiting_ms.items() if spent > 0]
+    columns = ["gaps", "ms", *(ACTIVITIES[key].split()[0] for key in active)]
+    table = new_table("|".join(columns), f"size, {worst.short_name}")
     for item in worst.gaps:
         if item.count:
-            by_activity = [ms(spent) if (spent := item.host_ms[key]) else "-" for key in told]
+            by_activity = [ms(spent) if (spent := item.host_ms[key]) else "-" for key in active]
             table.add_row(f"{item.count:,}", ms(item.total_ms), *by_activity, item.size)
     return table
 
@@ -191,7 +211,7 @@ def kinds_line(profile: Profile) -> list[Text]:
 
 def memory_lines(profile: Profile) -> list[Text]:
     lines = []
-    for item in profile.memory["allocators"]:
+    for item in profile.memory.allocators:
         where = f"{item.host} " if len(profile.hosts) > 1 else ""
         line = f"  {where}{item.allocator}: peak {size(item.peak_bytes)}"
         if item.lifetime_peak_bytes > item.peak_bytes:
@@ -209,10 +229,12 @@ def memory_lines(profile: Profile) -> list[Text]:
 
 def input_lines(profile: Profile) -> list[Text]:
     lines = []
-    for item in profile.input_pipeline.get("bottlenecks", [])[:2]:
-        slowest = f"slowest call {ms(item['slowest_call_ms'])} ms"
-        told = f"  {item['pipeline']}: {slowest}, bottleneck {item['iterator']}"
-        lines += [Text(printable(told)), Text(printable(f"  {item['suggestion']}"))]
+    for item in profile.input_pipeline[:2]:
+        slowest = f"slowest call {ms(item.slowest_call_ms)} ms, {ms(item.iterator_ms)} of it in"
+        lines += [
+            Text(printable(f"  {item.pipeline}: {slowest} {item.iterator}")),
+            Text(printable(f"  {item.suggestion}")),
+        ]
     return lines
 
 
@@ -231,11 +253,21 @@ def title(profile: Profile) -> str:
 
 
 def head(profile: Profile) -> list[Text]:
-    """The answer: the verdict, what it rests on, what to do."""
-    lines = [Text(printable(profile.verdict["sentence"]), style="bold")]
-    if profile.verdict["evidence"]:
-        lines.append(Text(printable("Evidence: " + profile.verdict["evidence"])))
-    return [*lines, Text("Next: " + profile.verdict["next"])]
+    """The answer: the verdict, its evidence, what can be gained at most, what to do."""
+    verdict = profile.verdict
+    lines = [Text(printable(verdict["sentence"]), style="bold")]
+    if verdict["evidence"]:
+        lines.append(Text(printable("Evidence: " + verdict["evidence"])))
+    if verdict["ceiling"]:
+        lines.append(Text(printable("Ceiling: " + verdict["ceiling"])))
+    lines.append(Text("Next: " + verdict["next"]))
+    others = [
+        f"{item.kind} at most {ms(item.gain_ms)} ms, {item.factor:.2f}x"
+        for item in ceilings(profile)[1:]
+    ]
+    if others:
+        lines.append(Text(f"After that: {'; '.join(others)}. Ceilings do not add up."))
+    return lines
 
 
 def show(profile: Profile, console: Console) -> None:
@@ -280,20 +312,23 @@ def show(profile: Profile, console: Console) -> None:
 
 def differences_table(items: list[Difference], names: str) -> Table:
     counted = any(map(runs_differ, items))
-    table = new_table("A|B|B - A" + ("|count A|count B" if counted else ""), names)
+    table = new_table("A|B|B - A|count A|count B" if counted else "A|B|B - A", names)
     for item in items:
-        style = "green" if item.difference_ms < 0 else "red" if item.difference_ms > 0 else ""
-        change = Text(f"{'+' if item.difference_ms > 0 else ''}{ms(item.difference_ms)}", style)
+        change = Text(ms(item.difference_ms))
+        if item.difference_ms < 0:
+            change.stylize("green")
+        elif item.difference_ms > 0:
+            change = Text("+" + ms(item.difference_ms), style="red")
         room = 32 if counted else 44
-        told = [start_of(item.type, 21), end_of(item.name, room)]
+        cells = [start_of(item.type, 21), end_of(item.name, room)]
         if "|" not in names:
-            told = [start_of(item.name, room + 20)]
+            cells = [start_of(item.name, room + 20)]
         counts = [
             "-" if count is None else f"{count:.4g}"
             for count in (item.a_count, item.b_count)
             if counted
         ]
-        table.add_row(ms(item.a_ms), ms(item.b_ms), change, *counts, *told)
+        table.add_row(ms(item.a_ms), ms(item.b_ms), change, *counts, *cells)
     return table
 
 

@@ -1,11 +1,11 @@
-"""What a profile says in one sentence, the evidence for it, and what to try next."""
+"""What a profile says in one sentence: evidence, what removing the cause can gain, what to try."""
 
 from __future__ import annotations
 
-from tfworkshop.report import advice
-from tfworkshop.report.figures import percent
-from tfworkshop.report.gaps import ACTIVITIES, Device
-from tfworkshop.report.profile import LABELS, Profile
+from tfworkshop.report.advice import advise
+from tfworkshop.report.figures import ms, percent
+from tfworkshop.report.gaps import ACTIVITIES
+from tfworkshop.report.profile import LABELS, Cause, Device, Profile, Steps, Verdict
 
 # From these shares of a step on, a cause is worth removing before the arithmetic is looked at:
 # those from which TensorFlow's own analysis calls a program "highly" bound by it.
@@ -13,6 +13,7 @@ LIMITS = {"input": 0.20, "compilation": 0.20, "launch": 0.15, "communication": 0
 IDLE = 0.15  # of a device's time: below that, it is its arithmetic that counts
 MANY_CALLS = 20  # a step: one graph needs two or three, its batch included
 FULL_QUEUE = 2  # kernels that wait when one begins: the host is ahead of the device
+WORTH_NAMING = 0.01  # of a step: smaller causes are left out
 # What the host does while a device waits, and what a verdict calls it, where they differ.
 CAUSES = {"exchange": "communication", "python": "other", "wait": "other", "nothing": "other"}
 KINDS = {
@@ -24,75 +25,188 @@ KINDS = {
     "other": "host-bound",
     "compute": "compute-bound",
 }
+IF_REMOVED = {
+    "input": "if nothing waited for data",
+    "compilation": "if nothing were compiled",
+    "launch": "if launching took no time",
+    "communication": "if the exchange took no time",
+    "copy": "if nothing were copied",
+    "other": "if something always ran",
+    "compute": "by removing all that is not computing",
+}
 
 
-def judge(profile: Profile, markers: int = 0) -> dict[str, str]:
-    """kind, sentence, evidence and next; markers is how many step markers were recorded."""
+def judge(profile: Profile) -> None:
+    """Set the verdict and the causes. Without steps they rest on the whole recording."""
+    steps = profile.steps
+    if not steps.count and profile.window:
+        steps = Steps.of([profile.window])
+    if not steps.count:
+        profile.verdict = nothing_recorded(profile)
+        return
+    device = worst_device(profile)
+    traced = traced_again(profile)
+    if traced or steps.share("compilation") >= LIMITS["compilation"]:
+        device = None
+    if device:
+        profile.causes = device_causes(profile, device)
+        cause, sentence, evidence, variant = on_device(profile, device)
+    else:
+        profile.causes = split_causes(profile, steps)
+        cause, sentence, evidence, variant = on_host(profile, steps)
+    if traced:
+        cause, sentence, variant = "compilation", traced, ""
+    profile.causes.sort(key=lambda item: (item.name != cause, -item.gain_ms))
+    confidence = confidence_of(profile, cause, device)
+    profile.causes[0].confidence = confidence
+    next_step = advise(cause + variant, profile.setup, mostly_graph(profile))
+    if not profile.steps.count:
+        next_step += " " + advise("markers", profile.setup, True)
+    profile.verdict = Verdict(
+        kind=KINDS[cause],
+        sentence=f"{KINDS[cause].capitalize()}: {sentence}",
+        evidence=evidence,
+        ceiling=ceiling(profile),
+        next=next_step,
+        confidence=confidence,
+    )
+
+
+def worst_device(profile: Profile) -> Device | None:
+    """The device that loses most time, of those that computed."""
+    computed = [device for device in profile.devices if device.window_ms]
+    return max(computed, key=lambda device: device.idle_ms, default=None)
+
+
+def traced_again(profile: Profile) -> str:
+    """A sentence if a function is traced in most steps, whatever the split says."""
     count = profile.steps.count
     again = [item for item in profile.retraced if 2 * item.traced > count > 0]
-    if again:
-        most = max(again, key=lambda item: item.tracings)
-        sentence = f"{most.name} is traced again in {most.traced} of {most.calls} calls."
-        return told(profile, "compilation", sentence, split_evidence(profile))
-    computed = [device for device in profile.devices if device.window_ms]
-    device = max(computed, key=lambda device: device.idle_ms, default=None)
-    if device and profile.steps.share("compilation") < LIMITS["compilation"]:
-        return by_device(profile, device)
-    return by_split(profile) if count else unknown(profile, markers)
+    if not again:
+        return ""
+    most = max(again, key=lambda item: item.tracings)
+    return f"{most.name} is traced again in {most.traced} of {most.calls} calls."
 
 
-def told(
-    profile: Profile, cause: str, sentence: str, evidence: str, more: str = ""
-) -> dict[str, str]:
-    """More tells a cause from others of its kind that want another advice."""
-    return {
-        "kind": KINDS[cause],
-        "sentence": f"{KINDS[cause].capitalize()}: {sentence}",
-        "evidence": evidence,
-        "next": advice.words(profile.framework)[cause + more],
-    }
+def nothing_recorded(profile: Profile) -> Verdict:
+    return Verdict(
+        kind="unknown",
+        sentence="Unknown: nothing that takes time was recorded.",
+        evidence="",
+        ceiling="",
+        next=advise("markers", profile.setup, True),
+        confidence="measured",
+    )
 
 
-def arithmetic(profile: Profile) -> tuple[str, str]:
-    """The share in 32 bit as a part of a sentence, and which advice on arithmetic fits it."""
-    bits = profile.precision.get("bits32_percent")
-    if bits is None:
-        return "", ""
-    return f", {bits:.0f} % of it in 32 bit", ", 16 bit" if bits < 50 else ""
+# --- ceilings ---
+
+
+def make_cause(name: str, gain_ms: float, total_ms: float, confidence: str) -> Cause:
+    rest = max(total_ms - gain_ms, 1e-9)
+    return Cause(name, KINDS[name], gain_ms, total_ms, total_ms / rest, confidence)
+
+
+def device_causes(profile: Profile, device: Device) -> list[Cause]:
+    """Idle time of a device by what the host did in it, as a part of a step if there are steps."""
+    total_ms = profile.steps.average_ms or device.window_ms
+    scale = total_ms / device.window_ms
+    gains: dict[str, float] = {}
+    for activity, spent in device.waiting_ms.items():
+        name = CAUSES.get(activity, activity)
+        gains[name] = gains.get(name, 0.0) + spent * scale
+    result = [make_cause(name, gain, total_ms, "measured") for name, gain in gains.items()]
+    result.append(make_cause("compute", device.busy_ms * scale, total_ms, "measured"))
+    for item in result:
+        item.confidence = confidence_of(profile, item.name, device)
+    return result
+
+
+def split_causes(profile: Profile, steps: Steps) -> list[Cause]:
+    """Parts of the step. Waiting for data gains only where nothing was computed meanwhile."""
+    shares, total_ms = cause_shares(steps), steps.average_ms or 0.0
+    gains = {name: share * total_ms for name, share in shares.items()}
+    gains["input"] = min(gains["input"], steps.input_alone_ms)
+    return [
+        make_cause(name, gain, total_ms, confidence_of(profile, name, None))
+        for name, gain in gains.items()
+    ]
+
+
+def confidence_of(profile: Profile, cause: str, device: Device | None) -> str:
+    """Inferred where steps are, or where a device idles and nothing says why."""
+    if profile.steps.source in ("inferred", "none"):
+        return "inferred"
+    if device and cause == "other":
+        waiting = device.waiting_ms
+        named = waiting.get("python", 0) + waiting.get("wait", 0)
+        return "inferred" if waiting.get("nothing", 0) > named else "measured"
+    return "measured"
+
+
+def ceilings(profile: Profile) -> list[Cause]:
+    """The verdict's cause, then the second and third if they are worth naming.
+
+    A compute-bound program can gain at most all the rest.
+    """
+    if not profile.causes:
+        return []
+    first, *others = profile.causes
+    if first.name == "compute":
+        rest = first.total_ms - first.gain_ms
+        first = make_cause("compute", rest, first.total_ms, first.confidence)
+    smallest = WORTH_NAMING * first.total_ms
+    named = [item for item in others if item.name != "compute" and item.gain_ms >= smallest]
+    return [first, *named[:2]]
+
+
+def ceiling(profile: Profile) -> str:
+    """What removing the verdict's cause gains at most."""
+    first = ceilings(profile)[0]
+    of = f"of {ms(first.total_ms)} ms a step"
+    if not profile.steps.count:
+        of = f"of the {ms(first.total_ms)} ms recorded"
+    gain = f"at most {ms(first.gain_ms)} {of}, {first.factor:.2f}x"
+    return f"{gain}, {IF_REMOVED[first.name]} ({first.confidence})."
 
 
 # --- with a device: what it waits for ---
 
 
-def by_device(profile: Profile, device: Device) -> dict[str, str]:
-    """On the device that loses most time, of those that computed."""
-    name = device.name.replace("/device:", "")
+def on_device(profile: Profile, device: Device) -> tuple[str, str, str, str]:
+    """Cause, sentence, evidence, and which variant of the advice fits."""
+    name = device.short_name
     if device.idle_share < IDLE:
-        in_32, more = arithmetic(profile)
-        return told(
-            profile,
-            "compute",
-            f"{name} computes for {percent(device.busy_ms / device.window_ms)} of its time{in_32}.",
-            f"{device.kernels:,} kernels in {device.window_ms:.1f} ms, waits {waits_for(device)}.",
-            more,
+        sentence = f"{name} computes for {percent(device.busy_ms / device.window_ms)} of its time"
+        sentence += f"{arithmetic(profile)}."
+        evidence = (
+            f"{device.kernels:,} kernels in {device.window_ms:.1f} ms, waits {waits_for(device)}."
         )
+        return "compute", sentence, evidence, ""
     doing = max(device.waiting_ms, key=lambda key: device.waiting_ms[key])
     cause = CAUSES.get(doing, doing)
     idle = f"{name} computes nothing for {percent(device.idle_share)} of its time"
     sentence = {
         "launch": f"{idle}, while the host launches the next kernels.",
         "input": f"{idle}, while the host waits for the next batch.",
-        "communication": f"{idle}, while it exchanges data with other devices.",
+        "communication": f"{idle}, while it exchanges data with other devices, or waits for them.",
         "copy": f"{idle}, while data is copied to it or from it.",
         "other": f"{idle}, and nothing is being launched.",
     }[cause]
     eager = profile.eager_calls / max(1, profile.steps.count) >= MANY_CALLS
-    more = ""
+    variant = ""
     if cause == "launch" and (device.queue or 0) >= FULL_QUEUE and not eager:
-        more = ", ahead"
+        variant = ", ahead"
     elif cause == "other" and eager:
-        more = ", eager"
-    return told(profile, cause, sentence, gap_evidence(device, doing), more)
+        variant = ", eager"
+    return cause, sentence, gap_evidence(device, doing), variant
+
+
+def arithmetic(profile: Profile) -> str:
+    bits = profile.precision.get("bits32_percent")
+    if bits is not None:
+        return f", {bits:.0f} % of it in 32 bit"
+    return ", in 16 bit by its kernels' names" if profile.setup.sixteen_bit else ""
 
 
 def waits_for(device: Device) -> str:
@@ -109,82 +223,85 @@ def gap_evidence(device: Device, doing: str) -> str:
     count = sum(item.count for item in device.gaps)
     gaps = f"{most.count:,} of {count:,} gaps {most.size}"
     what = "the executor busy" if doing == "launch" else ACTIVITIES[doing]
-    busy = f"{what} in {percent(device.waiting_ms[doing] / device.idle_ms)} of the idle time"
-    python = percent(device.waiting_ms.get("python", 0) / device.idle_ms)
-    return f"{gaps}; {busy}" + (f", Python in {python}." if doing != "python" else ".")
+    evidence = (
+        f"{gaps}; {what} in {percent(device.waiting_ms[doing] / device.idle_ms)} of the idle time"
+    )
+    if doing != "python":
+        evidence += f", Python in {percent(device.waiting_ms.get('python', 0) / device.idle_ms)}"
+    return f"{evidence}."
 
 
-# --- without one, or without its events: TensorFlow's split of the step ---
+# --- without one: the split of the step ---
 
 
-def causes(profile: Profile) -> dict[str, float]:
-    """The shares of the average step, by what one would do about them."""
-    share = profile.steps.share
-    on_device = share("device_compute") > 0
+def cause_shares(steps: Steps) -> dict[str, float]:
+    """Shares of the average step, by what one would do about them."""
+    share = steps.share
+    has_device = share("device_compute") > 0
+    # Without a device the host's computing is the training itself, not the launching of it.
     return {
         "input": share("input"),
         "compilation": share("compilation"),
-        # Without a device the host's computing is the training itself, not the launching of it.
-        "launch": share("kernel_launch") + (share("host_compute") if on_device else 0),
+        "launch": share("kernel_launch") + (share("host_compute") if has_device else 0),
         "communication": share("device_to_device", "collectives"),
         "other": share("other"),
-        "compute": share("device_compute") if on_device else share("host_compute"),
+        "compute": share("device_compute") if has_device else share("host_compute"),
     }
 
 
-def by_split(profile: Profile) -> dict[str, str]:
-    shares = causes(profile)
+def on_host(profile: Profile, steps: Steps) -> tuple[str, str, str, str]:
+    """Cause, sentence, evidence, and which variant of the advice fits."""
+    shares = cause_shares(steps)
     over = {name: shares[name] for name, limit in LIMITS.items() if shares[name] >= limit}
     worst = max(over, key=lambda name: over[name], default="compute")
-    share, calls = percent(shares[worst]), profile.eager_calls / profile.steps.count
-    in_32, more = arithmetic(profile) if worst == "compute" else ("", "")
+    share, calls = percent(shares[worst]), profile.eager_calls / max(1, profile.steps.count)
+    unit = "a step" if profile.steps.count else "the recording"
+    variant = ""
     sentence = {
-        "input": f"{share} of a step is waiting for data.",
-        "compilation": f"{share} of a step is compiling, which should happen once.",
-        "launch": f"for {share} of a step the host prepares and launches work while the device "
+        "input": f"{share} of {unit} is waiting for data.",
+        "compilation": f"{share} of {unit} is compiling, which should happen once.",
+        "launch": f"for {share} of {unit} the host prepares and launches work while the device "
         "waits.",
-        "communication": f"{share} of a step is exchange between devices.",
-        "other": f"for {share} of a step TensorFlow sees nothing running.",
-        "compute": f"the device computes for {share} of a step{in_32}.",
+        "communication": f"{share} of {unit} is exchange between devices, or waiting for them.",
+        "other": f"for {share} of {unit} TensorFlow sees nothing running.",
+        "compute": f"the device computes for {share} of {unit}{arithmetic(profile)}.",
     }[worst]
+    if worst == "other" and profile.setup.framework == "JAX":
+        sentence = f"for {share} of {unit} nothing that JAX records is running."
     if worst == "other" and calls >= MANY_CALLS and mostly_graph(profile):
         sentence = (  # saving or reading weights, say
             f"the step is a graph, but beside it Python starts {calls:.0f} operations, and for "
-            f"{share} of a step nothing runs."
+            f"{share} of {unit} nothing runs."
         )
     elif worst == "other" and calls >= MANY_CALLS:
-        more = ", eager"
+        variant = ", eager"
         sentence = (
-            f"Python starts {calls:.0f} operations a step one by one, and for {share} of the step "
-            "none of them runs."
+            f"Python starts {calls:.0f} operations {in_unit(unit)} one by one, and for {share} of "
+            "the time none of them runs."
         )
-    elif worst == "compute" and not profile.steps.share("device_compute"):
-        more, waiting = ", CPU", percent(profile.steps.share("input"), 1)
-        sentence = f"{share} of a step is computing on the CPU, {waiting} is waiting for data."
-    return told(profile, worst, sentence, split_evidence(profile), more)
+    elif worst == "compute" and not steps.share("device_compute"):
+        waiting = percent(steps.share("input"), 1)
+        sentence = f"{share} of {unit} is computing on the CPU, {waiting} is waiting for data."
+        variant = ", CPU"
+    return worst, sentence, split_evidence(profile, steps), variant
+
+
+def in_unit(unit: str) -> str:
+    return unit if unit == "a step" else f"in {unit}"
 
 
 def mostly_graph(profile: Profile) -> bool:
     graph, eager = (
-        sum(op.self_ms for op in profile.operations if op.mode == mode)
-        for mode in ("graph", "eager")
+        sum(op.self_ms for op in profile.operations if op.mode in modes)
+        for modes in (("graph", "XLA"), ("eager",))
     )
     return graph > eager
 
 
-def split_evidence(profile: Profile) -> str:
-    steps = profile.steps
+def split_evidence(profile: Profile, steps: Steps) -> str:
     parts = sorted(steps.split.items(), key=lambda item: -item[1])[:3]
     named = [f"{LABELS[key].lower()} {spent:.1f} ms" for key, spent in parts if spent > 0.05]
     count = f"the mean of {steps.count} steps" if steps.count > 1 else "one step"
+    if not profile.steps.count:
+        count = "the whole recording"
     return f"{', '.join(named)} of {steps.average_ms or 0:.1f} ms, {count}."
-
-
-def unknown(profile: Profile, markers: int) -> dict[str, str]:
-    sentence = "the profile has no step markers, so there is no step time to split."
-    tries = advice.words(profile.framework)["markers"]
-    if markers:
-        ties = f"TensorFlow ties no work to the {markers} step markers"
-        sentence = f"{ties}, so there is no step time."
-        tries = advice.LOOP
-    return {"kind": "unknown", "sentence": f"Unknown: {sentence}", "evidence": "", "next": tries}

@@ -1,4 +1,4 @@
-"""Protocol buffers' wire format, read into numpy columns: no object for each message.
+"""Protocol buffers' wire format, read into NumPy columns without an object per message.
 
 Only what a profile needs. Positions are offsets into one array of bytes.
 """
@@ -13,11 +13,11 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 class Broken(ValueError):
-    """These bytes are no message, or not a whole one."""
+    """The bytes are not a message, or not a whole one."""
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at a place, and the place after it."""
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at a position, and the position after it."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -30,31 +30,22 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
             raise Broken
 
 
-def encoded(value: int) -> bytes:
-    """A number as it is written."""
-    made = bytearray()
-    while value > 127:
-        made.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*made, value])
-
-
-def signed(value: int) -> int:
+def to_signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def one_field(data: bytes, at: int, end: int) -> tuple[int, int, int, int]:
-    """The field at a place: its number, its value, and the place after it.
+def read_field(data: bytes, at: int, end: int) -> tuple[int, int, int, int]:
+    """The field at a position: its number, its value twice, and the position after it.
 
-    A number's value comes twice; of bytes the start and the end are given.
+    For bytes and fixed sizes the two values are where the content starts and ends.
     """
-    tag, at = varint(data, at)
+    tag, at = read_varint(data, at)
     kind = tag & 7
     if kind == VARINT:
-        value, at = varint(data, at)
+        value, at = read_varint(data, at)
         return tag >> 3, value, value, at
     if kind == BYTES:
-        size, at = varint(data, at)
+        size, at = read_varint(data, at)
     elif kind in (FIXED64, FIXED32):
         size = 8 if kind == FIXED64 else 4
     else:
@@ -65,10 +56,10 @@ def one_field(data: bytes, at: int, end: int) -> tuple[int, int, int, int]:
 
 
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Each field of the message between two places, as one_field() gives it."""
+    """Number and value of each field of the message between two positions."""
     try:
         while at < end:
-            number, first, last, at = one_field(data, at, end)
+            number, first, last, at = read_field(data, at, end)
             yield number, first, last
     except IndexError:
         raise Broken from None
@@ -76,20 +67,20 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
         raise Broken
 
 
-def varints(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same for many places at once."""
+def read_varints(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """read_varint() for many positions at once."""
     byte = data[at]
     value = (byte & 127).astype(np.int64)
     at = at + 1
-    more = np.flatnonzero(byte >= 128)
+    longer = np.flatnonzero(byte >= 128)
     for shift in range(7, 64, 7):
-        if not len(more):
+        if not len(longer):
             return value, at
-        byte = data[at[more]]
-        value[more] |= (byte & 127).astype(np.int64) << shift
-        at[more] += 1
-        more = more[byte >= 128]
-    if len(more):
+        byte = data[at[longer]]
+        value[longer] |= (byte & 127).astype(np.int64) << shift
+        at[longer] += 1
+        longer = longer[byte >= 128]
+    if len(longer):
         raise Broken
     return value, at
 
@@ -97,37 +88,37 @@ def varints(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def columns(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """The fields of many messages, the first of each, then the second of each, and so on.
+    """The fields of many messages: the first field of each, then the second of each, and so on.
 
-    Gives which messages still had one, its number, and its value: two columns as in fields().
+    Yields which messages still have a field, its number, and its value twice, as in fields().
     """
     which = np.arange(len(starts))
     at = starts.astype(np.int64)
     ends = ends.astype(np.int64)
     try:
         while True:
-            left = at < ends
-            if not left.all():
-                which, at, ends = which[left], at[left], ends[left]
+            unfinished = at < ends
+            if not unfinished.all():
+                which, at, ends = which[unfinished], at[unfinished], ends[unfinished]
             if not len(which):
                 return
-            tag, at = varints(data, at)
+            tag, at = read_varints(data, at)
             kind = tag & 7
-            counted = (kind == VARINT) | (kind == BYTES)
-            if counted.all():
-                value, after = varints(data, at)
+            has_varint = (kind == VARINT) | (kind == BYTES)
+            if has_varint.all():
+                value, after = read_varints(data, at)
             else:
-                if not (counted | (kind == FIXED64) | (kind == FIXED32)).all():
+                if not (has_varint | (kind == FIXED64) | (kind == FIXED32)).all():
                     raise Broken
                 value, after = np.where(kind == FIXED64, 8, 4), at.copy()
-                value[counted], after[counted] = varints(data, at[counted])
-            spans = kind != VARINT
-            first = np.where(spans, after, value)
-            after = np.where(spans, after + value, after)
-            second = np.where(spans, after, value)
+                value[has_varint], after[has_varint] = read_varints(data, at[has_varint])
+            has_content = kind != VARINT
+            first = np.where(has_content, after, value)
+            after = np.where(has_content, after + value, after)
+            last = np.where(has_content, after, value)
             if (after > ends).any():
                 raise Broken
-            yield which, tag >> 3, first, second
+            yield which, tag >> 3, first, last
             at = after
     except IndexError:
         raise Broken from None

@@ -1,11 +1,12 @@
-"""A recorded profile (XSpace) as columns: planes, their lines, and the events of each line.
+"""A recorded profile (XSpace) as NumPy columns: planes, their lines, and each line's events.
 
-A plane is a host or a device, a line a thread or a stream. Read from the bytes themselves, without
-TensorFlow: its trace converter ends at a million events, and an object for each takes gigabytes.
+A plane is a host or a device, a line a thread or a stream. Values that events carry beside name
+and time (XStat) are read only when they are asked for.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from array import array
 from collections.abc import Iterator
@@ -15,84 +16,95 @@ import numpy as np
 
 from tfworkshop.report import wire
 
-# A stat's value, by its field number in the file.
+# A stat's kind of value, by its field number in the file.
 DOUBLE, UNSIGNED, SIGNED, TEXT, RAW, REFERENCE = 2, 3, 4, 5, 6, 7
-EVENT = 0x22  # the tag of an event in a line
-CHUNK = 500_000  # events that are taken apart at a time
+EVENT_TAG = 0x22  # of an event in a line
+CHUNK = 500_000  # events that are decoded at a time
 
 
 @dataclass
 class Stats:
-    """What is told of events beside name and time: a row for each value."""
+    """Values of events, a row for each."""
 
-    event: np.ndarray  # which event of the line, ascending
-    name: np.ndarray  # the number of its name
+    event: np.ndarray  # which of the events asked for, ascending
+    name: np.ndarray  # the number of the stat's name
     kind: np.ndarray
     value: np.ndarray  # a number, or where the text starts
-    end: np.ndarray  # where it ends
+    end: np.ndarray  # where the text ends
 
 
 @dataclass
 class Line:
     plane: Plane
-    id: int
     name: str
-    name_id: np.ndarray
+    event_name: np.ndarray  # index into the plane's event_names
     start_ps: np.ndarray  # since the epoch
-    duration_ps: np.ndarray
+    end_ps: np.ndarray
     at: np.ndarray  # where each event lies in the file
     size: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.name_id)
+        return len(self.event_name)
 
     @property
-    def end_ps(self) -> np.ndarray:
-        return self.start_ps + self.duration_ps
+    def duration_ps(self) -> np.ndarray:
+        return self.end_ps - self.start_ps
 
-    def names(self, rows: np.ndarray | None = None) -> list[str]:
-        ids = self.name_id if rows is None else self.name_id[rows]
+    def names(self, rows: np.ndarray) -> list[str]:
         known = self.plane.event_names
-        return [known.get(i, "") for i in ids.tolist()]
+        return [known[i] for i in self.event_name[rows].tolist()]
 
-    def called(self, test) -> np.ndarray:
-        """Which events have a name that passes the test: asked once for each name."""
-        ids = np.unique(self.name_id)
-        chosen = [i for i in ids.tolist() if test(self.plane.event_names.get(i, ""))]
-        return np.isin(self.name_id, chosen)
+    def matches(self, pattern: re.Pattern[str]) -> np.ndarray:
+        """Which events have a name that the pattern finds."""
+        return self.plane.matching_names(pattern)[self.event_name]
 
-    def stats(self, rows: np.ndarray | None = None) -> Stats:
-        """Of all events, or of some; the rows are then counted within those."""
-        at, size = (self.at, self.size) if rows is None else (self.at[rows], self.size[rows])
-        return read_stats(self.plane.data, at, at + size)
+    def stats(self, rows: np.ndarray) -> Stats:
+        starts = self.at[rows]
+        return read_stats(self.plane.data, starts, starts + self.size[rows])
 
-    def having(self, name: str) -> np.ndarray:
-        """The events that have this stat: one of each name is asked, all others have the same."""
-        wanted = self.plane.stat_ids(name)
-        if not wanted:
+    def rows_with(self, stat: str) -> np.ndarray:
+        """Events that carry this stat: one of each name is asked, the others are like it."""
+        wanted = self.plane.stat_numbers(stat)
+        if not wanted or not len(self):
             return np.zeros(0, np.int64)
-        ids, first = np.unique(self.name_id, return_index=True)
+        names, first = np.unique(self.event_name, return_index=True)
         stats = self.stats(first)
-        has = ids[np.unique(stats.event[np.isin(stats.name, wanted)])]
-        return np.flatnonzero(np.isin(self.name_id, has))
+        having = names[np.unique(stats.event[np.isin(stats.name, wanted)])]
+        return np.flatnonzero(np.isin(self.event_name, having))
 
-    def with_number(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """The events that have this stat, and its value, a whole number."""
-        rows = self.having(name)
+    def numbers(self, stat: str) -> tuple[np.ndarray, np.ndarray]:
+        """The events that carry this stat as a whole number, and the numbers."""
+        rows = self.rows_with(stat)
         stats = self.stats(rows)
-        named = np.isin(stats.name, self.plane.stat_ids(name))
-        fits = named & np.isin(stats.kind, (UNSIGNED, SIGNED))
-        return rows[stats.event[fits]], stats.value[fits]
+        chosen = np.isin(stats.name, self.plane.stat_numbers(stat))
+        chosen &= np.isin(stats.kind, (UNSIGNED, SIGNED))
+        return rows[stats.event[chosen]], stats.value[chosen]
 
-    def texts(self, name: str, rows: np.ndarray) -> list[str]:
-        """One stat of some events, where it is a text."""
-        made = [""] * len(rows)
-        wanted = self.plane.stat_ids(name)
-        if wanted:
+    def integers(self, wanted: tuple[str, ...], rows: np.ndarray) -> np.ndarray:
+        """Several stats of some events as whole numbers, a column for each; 0 if missing."""
+        result = np.zeros((len(rows), len(wanted)), np.int64)
+        stats = self.stats(rows)
+        is_number = np.isin(stats.kind, (UNSIGNED, SIGNED))
+        for column, stat in enumerate(wanted):
+            chosen = is_number & np.isin(stats.name, self.plane.stat_numbers(stat))
+            result[stats.event[chosen], column] = stats.value[chosen]
+        return result
+
+    def texts(self, stat: str, rows: np.ndarray) -> list[str]:
+        """One stat of some events as text, "" where an event has none."""
+        values = self.texts_of((stat,), rows)
+        return values[0]
+
+    def texts_of(self, wanted: tuple[str, ...], rows: np.ndarray) -> list[list[str]]:
+        """Several stats of some events as text, a list for each stat."""
+        by_number = {n: i for i, stat in enumerate(wanted) for n in self.plane.stat_numbers(stat)}
+        result = [[""] * len(rows) for _ in wanted]
+        if by_number and len(rows):
             stats = self.stats(rows)
-            for i in np.flatnonzero(np.isin(stats.name, wanted)).tolist():
-                made[int(stats.event[i])] = str(self.plane.value(stats, i))
-        return made
+            for i in np.flatnonzero(np.isin(stats.name, list(by_number))).tolist():
+                column = result[by_number[int(stats.name[i])]]
+                column[int(stats.event[i])] = str(self.plane.value(stats, i))
+        return result
 
 
 @dataclass
@@ -100,28 +112,34 @@ class Plane:
     data: np.ndarray
     name: str = ""
     lines: list[Line] = field(default_factory=list)
-    event_names: dict[int, str] = field(default_factory=dict)  # as they are shown
-    full_names: dict[int, str] = field(default_factory=dict)  # where that is another
+    event_names: list[str] = field(default_factory=list)  # as they are displayed
+    full_names: list[str] = field(default_factory=list)  # TensorFlow's operations: name:type
     stat_names: dict[int, str] = field(default_factory=dict)
-    told: dict[str, object] = field(default_factory=dict)  # of the device itself
-    span: tuple[int, int] = (0, 0)  # where it lies in the file
-    line_spans: list[tuple[int, int]] = field(default_factory=list)  # and its lines
+    stats: dict[str, object] = field(default_factory=dict)  # of the plane itself
+    _matching: dict[re.Pattern[str], np.ndarray] = field(default_factory=dict)
 
-    def stat_ids(self, name: str) -> list[int]:
-        return [i for i, known in self.stat_names.items() if known == name]
+    def matching_names(self, pattern: re.Pattern[str]) -> np.ndarray:
+        if pattern not in self._matching:
+            found = [bool(pattern.search(name)) for name in self.event_names]
+            self._matching[pattern] = np.array(found, bool)
+        return self._matching[pattern]
+
+    def stat_numbers(self, stat: str) -> list[int]:
+        return [number for number, name in self.stat_names.items() if name == stat]
 
     def value(self, stats: Stats, i: int) -> object:
-        """One value as Python has it."""
+        """One value as a Python object."""
         kind, value = int(stats.kind[i]), int(stats.value[i])
         if kind in (TEXT, RAW):
-            return text(self.data, value, int(stats.end[i]))
+            return decode(self.data, value, int(stats.end[i]))
         if kind == REFERENCE:
             return self.stat_names.get(value, "")
         if kind == DOUBLE:
             return struct.unpack("<d", self.data[value : value + 8].tobytes())[0]
         return value % (1 << 64) if kind == UNSIGNED else value
 
-    def by_event(self, stats: Stats) -> Iterator[tuple[int, str, object]]:
+    def named_values(self, stats: Stats) -> Iterator[tuple[int, str, object]]:
+        """Event, name of the stat and value."""
         for i in range(len(stats.event)):
             name = self.stat_names.get(int(stats.name[i]), "")
             yield int(stats.event[i]), name, self.value(stats, i)
@@ -129,135 +147,142 @@ class Plane:
 
 @dataclass
 class Space:
-    data: bytes
     planes: list[Plane] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
-    texts: list[tuple[int, int]] = field(default_factory=list)  # where names lie in the file
 
 
-def text(data: np.ndarray, at: int, end: int) -> str:
-    """A name may hold anything: what is no UTF-8 shows as a question mark."""
+def decode(data: np.ndarray, at: int, end: int) -> str:
+    """A name may hold anything: what is not UTF-8 becomes a question mark."""
     return data[at:end].tobytes().decode("utf-8", "replace")
 
 
 # --- reading ---
 
 
-def read(data: bytes) -> Space:
-    """Everything but the events' stats, which are read when they are asked for."""
-    space, array_of = Space(data), np.frombuffer(data, np.uint8)
-    for number, at, end in wire.fields(data, 0, len(data)):
+def read(raw: bytes) -> Space:
+    """Everything but the events' stats."""
+    space, data = Space(), np.frombuffer(raw, np.uint8)
+    for number, at, end in wire.fields(raw, 0, len(raw)):
         if number == 1:
-            space.planes.append(read_plane(space, array_of, at, end))
+            space.planes.append(read_plane(raw, data, at, end))
         elif number == 4:
-            space.hosts.append(text(array_of, at, end))
+            space.hosts.append(decode(data, at, end))
     return space
 
 
-def read_plane(space: Space, data: np.ndarray, at: int, end: int) -> Plane:
-    plane, told = Plane(data, span=(at, end)), []
-    for number, first, last in wire.fields(space.data, at, end):
+def read_plane(raw: bytes, data: np.ndarray, at: int, end: int) -> Plane:
+    plane = Plane(data)
+    line_spans, own_stats = [], []
+    numbers: list[int] = []  # of the events' names
+    for number, first, last in wire.fields(raw, at, end):
         if number == 2:
-            plane.name = text(data, first, last)
-            space.texts.append((first, last))
+            plane.name = decode(data, first, last)
         elif number == 3:
-            plane.line_spans.append((first, last))
+            line_spans.append((first, last))
         elif number == 4:
-            key, name, to_show = read_entry(space, data, first, last)
-            plane.event_names[key] = to_show or name
-            if to_show and to_show != name:
-                plane.full_names[key] = name
+            key, name, display = read_entry(raw, data, first, last)
+            numbers.append(key)
+            plane.event_names.append(display or name)
+            plane.full_names.append(name)
         elif number == 5:
-            key, name, _ = read_entry(space, data, first, last)
+            key, name, _ = read_entry(raw, data, first, last)
             plane.stat_names[key] = name
         elif number == 6:
-            told.append((first, last))
-    if told:
-        stats = read_stats_of(data, np.zeros(len(told), np.int64), *map(np.array, zip(*told)))
-        plane.told = {name: value for _, name, value in plane.by_event(stats)}
-    plane.lines = [read_line(space, plane, *span) for span in plane.line_spans]
+            own_stats.append((0, first, last))
+    if own_stats:
+        stats = decode_stats(data, *np.array(own_stats, np.int64).T)
+        plane.stats = {name: value for _, name, value in plane.named_values(stats)}
+    plane.event_names.append("")  # for an event whose name is missing
+    plane.full_names.append("")
+    known = np.array(numbers, np.int64)
+    order = np.argsort(known, kind="stable")
+    plane.lines = [read_line(raw, plane, known[order], order, *span) for span in line_spans]
     return plane
 
 
-def read_entry(space: Space, data: np.ndarray, at: int, end: int) -> tuple[int, str, str]:
-    """An entry of a map: its number, the name (field 2) and the one to show (field 4)."""
-    key, found = 0, {2: "", 4: ""}
-    for number, first, last in wire.fields(space.data, at, end):
+def read_entry(raw: bytes, data: np.ndarray, at: int, end: int) -> tuple[int, str, str]:
+    """An entry of a map of names: number, name, display name."""
+    key, texts = 0, {2: "", 4: ""}
+    for number, first, last in wire.fields(raw, at, end):
         if number == 1:
-            key = wire.signed(first)
+            key = wire.to_signed(first)
         elif number == 2:
-            for inner, start, stop in wire.fields(space.data, first, last):
-                if inner in found:
-                    space.texts.append((start, stop))
-                    found[inner] = text(data, start, stop)
-    return key, found[2], found[4]
+            for inner, start, stop in wire.fields(raw, first, last):
+                if inner in texts:
+                    texts[inner] = decode(data, start, stop)
+    return key, texts[2], texts[4]
 
 
-def read_line(space: Space, plane: Plane, at: int, end: int) -> Line:
-    raw, starts, sizes = space.data, array("q"), array("i")
+def read_line(
+    raw: bytes, plane: Plane, known: np.ndarray, order: np.ndarray, at: int, end: int
+) -> Line:
+    starts, sizes = array("q"), array("i")
     numbers: dict[int, int] = {}
     names: dict[int, str] = {}
     try:
         while at < end:
-            if raw[at] == EVENT:  # nearly all of the file: no call for each
+            if raw[at] == EVENT_TAG:  # nearly all of the file, so without a call for each
                 size = raw[at + 1]
                 if size < 128:
                     at += 2
                 else:
-                    size, at = wire.varint(raw, at + 1)
+                    size, at = wire.read_varint(raw, at + 1)
                 starts.append(at)
                 sizes.append(size)
                 at += size
                 continue
-            number, first, last, at = wire.one_field(raw, at, end)
+            number, first, last, at = wire.read_field(raw, at, end)
             if number in (2, 11):
-                names[number] = text(plane.data, first, last)
-                space.texts.append((first, last))
+                names[number] = decode(plane.data, first, last)
             else:
-                numbers[number] = wire.signed(first)
+                numbers[number] = wire.to_signed(first)
     except IndexError:
         raise wire.Broken from None
     if at != end:
         raise wire.Broken
-    spans = np.frombuffer(starts, np.int64), np.frombuffer(sizes, np.int32)
-    columns = read_events(plane.data, *spans)
-    columns[1] += numbers.get(3, 0) * 1000
+    event_at, event_size = np.frombuffer(starts, np.int64), np.frombuffer(sizes, np.int32)
+    name_number, offset_ps, duration_ps = read_events(plane.data, event_at, event_size)
+    start_ps = offset_ps + numbers.get(3, 0) * 1000
+    event_name = np.full(len(event_at), len(known))
+    if len(known):
+        place = np.minimum(np.searchsorted(known, name_number), len(known) - 1)
+        event_name = np.where(known[place] == name_number, order[place], len(known))
     name = names.get(11) or names.get(2) or str(numbers.get(10) or numbers.get(1, 0))
-    return Line(plane, numbers.get(1, 0), name, *columns, *spans)
+    return Line(plane, name, event_name, start_ps, start_ps + duration_ps, event_at, event_size)
 
 
 def read_events(data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
-    """Name, offset and duration of each event."""
-    made = [np.zeros(len(starts), np.int64) for _ in range(3)]
+    """Number of the name, offset and duration of each event."""
+    result = [np.zeros(len(starts), np.int64) for _ in range(3)]
     for first in range(0, len(starts), CHUNK):
         at = starts[first : first + CHUNK]
         ends = at + sizes[first : first + CHUNK]
         for which, number, value, _ in wire.columns(data, at, ends):
-            for column, wanted in zip(made, (1, 2, 3)):
+            for column, wanted in zip(result, (1, 2, 3)):
                 fits = number == wanted
                 column[first + which[fits]] = value[fits]
-    return made
+    return result
 
 
 def read_stats(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Stats:
-    found = []
+    parts = []
     for which, number, first, last in wire.columns(data, starts, ends):
         fits = number == 4
-        found.append((which[fits], first[fits], last[fits]))
-    if not found:
+        parts.append((which[fits], first[fits], last[fits]))
+    if not parts:
         return Stats(*[np.zeros(0, np.int64)] * 5)
-    event, first, last = (np.concatenate(part) for part in zip(*found))
+    event, first, last = (np.concatenate(part) for part in zip(*parts))
     order = np.argsort(event, kind="stable")
-    return read_stats_of(data, event[order], first[order], last[order])
+    return decode_stats(data, event[order], first[order], last[order])
 
 
-def read_stats_of(data: np.ndarray, event: np.ndarray, at: np.ndarray, until: np.ndarray) -> Stats:
-    made = Stats(event, *[np.zeros(len(event), np.int64) for _ in range(4)])
+def decode_stats(data: np.ndarray, event: np.ndarray, at: np.ndarray, until: np.ndarray) -> Stats:
+    stats = Stats(event, *[np.zeros(len(event), np.int64) for _ in range(4)])
     for which, number, first, last in wire.columns(data, at, until):
-        named = number == 1
-        made.name[which[named]] = first[named]
-        valued = ~named
-        made.kind[which[valued]] = number[valued]
-        made.value[which[valued]] = first[valued]
-        made.end[which[valued]] = last[valued]
-    return made
+        is_name = number == 1
+        stats.name[which[is_name]] = first[is_name]
+        valued = ~is_name
+        stats.kind[which[valued]] = number[valued]
+        stats.value[which[valued]] = first[valued]
+        stats.end[which[valued]] = last[valued]
+    return stats

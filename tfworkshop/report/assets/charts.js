@@ -102,17 +102,41 @@ function columns(steps) {
   return [box, names];
 }
 
+// What removing a cause can gain at most, on the scale of the bar above.
+function ceilings(profile) {
+  if (!profile.ceilings.length) return [];
+  const rows = profile.ceilings.map((cause) => {
+    const left = el("i", "left"),
+      gain = el("i", cause.confidence === "inferred" ? "gain inferred" : "gain");
+    left.style.width = share(cause.total_ms - cause.gain_ms, cause.total_ms);
+    gain.style.width = share(cause.gain_ms, cause.total_ms);
+    const what = cause.name === "compute" ? "all but computing" : cause.kind;
+    const text = `${what}: at most ${ms(cause.gain_ms)} ms, ${cause.factor.toFixed(2)}x`;
+    const note = cause.confidence === "inferred" ? ", inferred" : "";
+    return el("div", "ceiling", el("span", "small", whole(text + note)), el("div", "rest", left, gain));
+  });
+  const lead = "Hatched: what can be gained at most without it. Ceilings do not add up.";
+  return [el("h3", "", "Ceilings"), el("p", "soft small", lead), ...rows];
+}
+
 function stepTime(profile) {
-  const steps = profile.steps,
-    title = "Where a step's time goes";
-  if (!steps.count)
-    return section("steps", title, "Not known: TensorFlow found no steps in this profile.");
-  const told =
-    steps.count > 1
-      ? "The average step, and below it every step that was recorded."
-      : "Only one step was recorded: it may not be a typical one.";
-  const made = section("steps", title, told);
+  const { steps, window: recording } = profile;
+  if (!steps.count) {
+    const title = "Where the time of the recording goes";
+    if (!recording) return section("steps", title, "Not known: nothing was recorded.");
+    const made = section("steps", title, "No steps were found: this is the whole recording.");
+    const bar = stack(recording.split, recording.total_ms);
+    made.append(bar, legend(recording.split, recording.total_ms), ...ceilings(profile));
+    return made;
+  }
+  let lead = "Only one step was recorded: it may not be a typical one.";
+  if (steps.count > 1) lead = "The average step, and below it every step that was recorded.";
+  if (steps.source === "inferred")
+    lead += ` No marker says where a step begins: inferred from calls of ${steps.basis}.`;
+  const looks = steps.source === "inferred" ? "steps inferred" : "steps";
+  const made = section(looks, "Where a step's time goes", lead);
   made.append(stack(steps.split, steps.average_ms), legend(steps.split, steps.average_ms));
+  made.append(...ceilings(profile));
   if (steps.count > 1) made.append(...columns(steps));
   if (steps.outliers.length)
     made.append(el("p", "soft small", `Far above the median: ${steps.outliers.join(", ")}.`));

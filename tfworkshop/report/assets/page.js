@@ -30,6 +30,7 @@ function answer(verdict) {
   return [
     el("h1", "verdict", whole(verdict.sentence)),
     ...(verdict.evidence ? [el("p", "evidence", whole(verdict.evidence))] : []),
+    ...(verdict.ceiling ? [el("p", "evidence", el("b", "", "Ceiling: "), whole(verdict.ceiling))] : []),
     ...advice("Try next", verdict.next),
   ];
 }
@@ -64,7 +65,8 @@ function figures(profile) {
         ? `${steps.count} steps, median ${ms(steps.median_ms)}, 95 % within ${ms(steps.p95_ms)} ms`
         : "only one step was recorded";
     const input = steps.split.input;
-    figure("Step time", ms(steps.average_ms) + " ms", spread);
+    const name = steps.source === "inferred" ? "Step time (inferred)" : "Step time";
+    figure(name, ms(steps.average_ms) + " ms", spread);
     figure("Waiting for input", percent(input / steps.average_ms), ms(input) + " ms a step");
   }
   const busy = profile.devices.filter((d) => d.kernels);
@@ -174,9 +176,10 @@ function report(root) {
   if (gaps) root.append(gaps);
   root.insertBefore(contents(root), root.querySelector("section"));
   const made =
-    "Steps, operations, kernels and memory from TensorFlow's own profile converters; devices, " +
-    "layers and timeline from the recorded events. Made by ./workshop report; this page needs no " +
-    "network.";
+    "Everything here is computed from the recorded events. Each moment of a step counts once, in the " +
+    "order of TensorFlow's own analysis: device, then waiting for input, exchange, compiling, " +
+    "launching, other work of the host. Unlike there, tracing counts as compilation, and Python " +
+    "inside a call as other. Made by ./workshop report; this page needs no network.";
   root.append(el("footer", "", made));
 }
 

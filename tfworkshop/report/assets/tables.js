@@ -88,16 +88,18 @@ function kernels(profile) {
 }
 
 function inputPipeline(profile) {
-  const { bottlenecks = [], statement } = profile.input_pipeline;
-  if (!bottlenecks.length) return null;
-  const rows = bottlenecks.map((item) => [
+  if (!profile.input_pipeline.length) return null;
+  const rows = profile.input_pipeline.map((item) => [
     name(item.iterator, item.suggestion),
     el("td", "wideonly", item.pipeline),
     num(ms(item.slowest_call_ms)),
     num(ms(item.iterator_ms)),
   ]);
   const heads = ["tf.data bottleneck", "~Pipeline", "#Slowest call, ms", "#In this iterator, ms"];
-  return section("input", "Input pipeline", statement, ...table(heads, rows));
+  const lead =
+    "The slowest call of each pipeline, and the iterator in it that ran longest while none of those " +
+    "that feed it did.";
+  return section("input", "Input pipeline", lead, ...table(heads, rows));
 }
 
 function missing(profiles) {

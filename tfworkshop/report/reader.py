@@ -1,0 +1,166 @@
+"""Reading a recording into a Profile: steps, devices, operations, kernels, memory, verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tfworkshop.report import functions, gaps, kernels, layers, memory, recording, split, tf_data
+from tfworkshop.report.activity import HostActivity
+from tfworkshop.report.figures import percent
+from tfworkshop.report.operations import count_eager_calls, operations
+from tfworkshop.report.profile import Memory, Profile, Step, Steps
+from tfworkshop.report.recording import Host
+from tfworkshop.report.steps import FoundSteps, Span, find_steps
+from tfworkshop.report.verdict import judge
+
+
+def load(path: Path, ranks: bool = False) -> tuple[Profile, list[Host]]:
+    """Everything that the run at this path shows, and its hosts with all their events."""
+    run = recording.find(path, ranks)
+    hosts, notes = recording.read(run)
+    if run.older:
+        notes.append(f"This is the newest of the {run.older + 1} runs below {path}.")
+    profile = Profile(
+        run=run.name,
+        path=str(run.folder.resolve()),
+        files=[host.file.name for host in hosts],
+        hosts=[host.name for host in hosts],
+        notes=notes,
+    )
+    read_hosts(profile, hosts)
+    return profile, hosts
+
+
+def read_hosts(profile: Profile, hosts: list[Host]) -> None:
+    profile.device_count = sum(len(host.devices) for host in hosts)
+    if profile.device_count:
+        first = next(plane for host in hosts for plane in host.devices)
+        profile.device_type = first.name.removeprefix("/device:").partition(":")[0]
+    profile.eager_calls = count_eager_calls(hosts)
+    profile.operations = operations(hosts)
+    profile.kernels = kernels.kernels(hosts)
+    profile.kinds = kernels.kinds(profile.kernels)
+    profile.precision = kernels.precision(hosts)
+    profile.setup = functions.setup(profile, hosts)
+    profile.retraced = [item for host in hosts for item in functions.retraced(host)]
+    profile.input_pipeline = [item for host in hosts for item in tf_data.bottlenecks(host)]
+    allocators = [item for host in hosts for item in memory.allocators(host)]
+    peak = max((item.peak_bytes for item in allocators), default=None)
+    profile.memory = Memory(peak, allocators)
+    add_steps_and_devices(profile, hosts)
+    add_layers(profile)
+    profile.notes += silent_devices(profile) + unseen_work(profile) + graph_notes(profile)
+    profile.missing = missing_parts(profile, hosts)
+    judge(profile)
+
+
+def add_steps_and_devices(profile: Profile, hosts: list[Host]) -> None:
+    per_host: list[tuple[str, list[Step]]] = []
+    found_by_host: list[FoundSteps] = []
+    windows: list[Step] = []
+    for host in hosts:
+        activity = HostActivity(host)
+        found = find_steps(host, activity)
+        found_by_host.append(found)
+        per_host.append((host.name, split.split_steps(host, activity, found.spans)))
+        if not found.spans:
+            whole = Span("the recording", *host.bounds)
+            windows += split.split_steps(host, activity, [whole])
+        profile.devices += gaps.devices(host, activity, found.spans)
+    profile.steps = Steps.of(split.join([steps for _, steps in per_host]))
+    first = next((found for found in found_by_host if found.spans), None)
+    if first and profile.steps.count:
+        profile.steps.source, profile.steps.basis = first.source, first.basis
+        profile.steps.irregularity = first.irregularity
+        profile.notes += first.notes
+    elif windows:
+        profile.window = split.join([[window] for window in windows])[0]
+        profile.notes.append(
+            "No step was found, neither marked nor by what repeats: everything is about the whole "
+            "recording."
+        )
+    if len(hosts) > 1:
+        profile.host_steps, notes = split.compare_hosts(per_host)
+        profile.notes += notes
+    add_coverage(profile, hosts)
+
+
+def add_coverage(profile: Profile, hosts: list[Host]) -> None:
+    """How much of the recording lies in steps; little is worth a note."""
+    steps, recorded = profile.steps, max(host.recorded_ms() for host in hosts)
+    if not steps.count or not recorded:
+        return
+    steps.coverage = min(1.0, sum(step.total_ms for step in steps.per_step) / recorded)
+    if steps.count == 1:
+        profile.notes.append("Only one step was recorded: it may not be a typical one.")
+    if steps.coverage < 0.5:
+        share = percent(steps.coverage, 1)
+        profile.notes.append(f"The steps cover {share} of the {recorded:,.0f} ms recorded.")
+
+
+def add_layers(profile: Profile) -> None:
+    """By the device's operations if there are any, else by the host's."""
+    side = "device" if any(op.where == "device" for op in profile.operations) else "host"
+    chosen = [op for op in profile.operations if op.where == side and op.mode != "tf.data"]
+    profile.layers = layers.layers((op.name, op.self_ms) for op in chosen)
+
+
+# --- notes ---
+
+
+def silent_devices(profile: Profile) -> list[str]:
+    """Devices without kernels, in one line."""
+    parts = []
+    for copied, words in ((False, "recorded nothing"), (True, "only copies")):
+        idle = [d for d in profile.devices if not d.kernels and bool(d.copies) == copied]
+        if idle:
+            parts.append(f"{', '.join(device.short_name for device in idle)} {words}")
+    return [f"Of {len(profile.devices)} devices {'; '.join(parts)}."] if parts else []
+
+
+def unseen_work(profile: Profile) -> list[str]:
+    """What no operation stands for."""
+    if any(op.where == "device" for op in profile.operations):
+        return []
+    if profile.eager_calls and all(op.mode in ("tf.data", "eager") for op in profile.operations):
+        return [f"Python started {profile.eager_calls:,} operations one by one (eager)."]
+    listed = sum(op.self_ms for op in profile.operations if op.mode != "tf.data")
+    total = sum(step.total_ms for step in profile.steps.per_step)
+    if total and profile.device_count == 0 and 0 < listed < total / 2:
+        return [
+            f"The operations listed are {percent(listed / total)} of the steps: Python, tracing "
+            "and XLA on a CPU are in no table."
+        ]
+    return []
+
+
+def graph_notes(profile: Profile) -> list[str]:
+    """What CUDA graphs hide, and what recording does to them."""
+    notes = []
+    if profile.setup.cuda_graphs:
+        share = max((device.from_graphs for device in profile.devices), default=0.0)
+        notes.append(
+            f"CUDA graphs launch {percent(share)} of the kernels: these have no launch of their "
+            "own, and launch times and queue are those of the others."
+        )
+    elif profile.setup.xla and profile.kernels and profile.setup.framework == "TensorFlow":
+        notes.append(
+            "XLA is on: while TensorFlow records, XLA uses no CUDA graphs, so recorded steps "
+            "launch more often than others. Compare the speed of steps that are not recorded."
+        )
+    return notes
+
+
+def missing_parts(profile: Profile, hosts: list[Host]) -> list[str]:
+    missing = []
+    if not profile.operations:
+        missing.append("No operations recorded.")
+    if not profile.kernels:
+        missing.append("No GPU kernels recorded.")
+    elif profile.precision["bits16_percent"] is None:
+        missing.append("No shapes recorded on the device: no share of 16 and 32 bit.")
+    if any(kernel.tensor_core_used is None for kernel in profile.kernels):
+        missing.append("Whether all kernels use matrix units: some names do not tell.")
+    if not profile.memory.allocators:
+        missing.append("No memory profile.")
+    return missing
