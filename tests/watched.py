@@ -10,17 +10,17 @@ import socket
 import sys
 from pathlib import Path
 
-import ranks
-from conftest import load_script
+from tests import ranks
+from tests.conftest import load_script
 
 
 def main(script: Path, *options: str) -> None:
     module = load_script((str(script.parent), script.name))
     seen = ranks.trained(module, *options)
     print(seen["ended"].stdout, end="", flush=True)
-    told = {name: seen[name] for name in ("made", "before", "digest")}
-    told |= {"host": socket.gethostname(), "losses": list(map(float, seen["losses"]))}
-    Path(f"rank{module.hvd.rank()}.json").write_text(json.dumps(told))
+    record = {name: seen[name] for name in ("made", "before", "digest")}
+    record |= {"host": socket.gethostname(), "losses": list(map(float, seen["losses"]))}
+    Path(f"rank{module.hvd.rank()}.json").write_text(json.dumps(record))
 
 
 if __name__ == "__main__":
