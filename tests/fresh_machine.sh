@@ -3,7 +3,7 @@
 #
 #   sudo tests/fresh_machine.sh RELEASE [FOLDER] [-- what follows ./workshop test]
 #
-# RELEASE is bookworm (Debian 12), trixie (13), forky or sid. It has python3 and git, and for the
+# RELEASE is bookworm (Debian 12), trixie (13), forky or sid. It has python3-venv and git, and for the
 # second command build-essential. FOLDER keeps the system for another try; without one it is
 # removed at the end. Needs root, debootstrap, about 5 GB and 20 minutes.
 #
@@ -32,7 +32,7 @@ if [[ ! -e $mark ]]; then
     head -n 1 | tr -d '[:space:]') || true
   scripts=/usr/share/debootstrap/scripts # a release that came later is made as sid is
   [[ -e $scripts/$release ]] && script=$scripts/$release || script=$scripts/sid
-  debootstrap --variant=minbase --include=python3,git,ca-certificates "$release" "$root" \
+  debootstrap --variant=minbase --include=python3,python3-venv,git,ca-certificates "$release" "$root" \
     ${mirror:+"$mirror" "$script"}
   touch "$mark"
 fi

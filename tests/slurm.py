@@ -1,4 +1,4 @@
-"""A real Slurm on this machine: a login node with the controller, and two nodes; no systemd.
+"""A real Slurm on this machine: a login node with the controller, and two compute nodes.
 
 Each of the three is a host to its processes: it has its own name, addresses and loopback, in
 namespaces of its own. A cable (veth) joins each node to a switch (bridge) on the login node: a job
@@ -68,10 +68,10 @@ NODES = ("n1", "n2")
 def why_not() -> str | None:
     """What keeps a Slurm from running here, or None."""
     names = (*DAEMONS, *CLIENTS, *SYSTEM)
-    lacking = [name for name in names if not shutil.which(name, path=PLACES)]
-    if lacking:
+    missing = [name for name in names if not shutil.which(name, path=PLACES)]
+    if missing:
         packages = "slurmctld slurmd slurm-client munge iproute2"
-        return f"{', '.join(lacking)} missing: apt-get install {packages}"
+        return f"{', '.join(missing)} missing: apt-get install {packages}"
     if os.geteuid() != 0:
         return "slurmd needs root to start jobs"
     network = "ip link add switch type bridge && ip link add one type veth peer name two"
@@ -101,7 +101,7 @@ class Cluster:
         self.networks: dict[str, Path] = {}
 
     def __enter__(self) -> Cluster:
-        # A test run that is told to end must still end its jobs: as after Ctrl+C.
+        # SIGTERM must end the jobs, too: handle it like Ctrl+C.
         self.handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             self.configure()
@@ -131,7 +131,7 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
-        for name in self.networks:  # a step that still has something to tell would try for ever
+        for name in self.networks:  # a step that cannot report to its controller tries forever
             for process in self.processes(name):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
@@ -142,13 +142,13 @@ class Cluster:
         signal.signal(signal.SIGTERM, self.handler)
 
     def processes(self, host: str) -> list[int]:
-        """All that run on a host, and nothing else: its network tells."""
-        found = []
+        """The processes of a host: those in its network namespace."""
+        numbers = []
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if (process / "ns" / "net").readlink() == self.networks[host]:
-                    found.append(int(process.name))
-        return found
+                    numbers.append(int(process.name))
+        return numbers
 
     def start_hosts(self) -> None:
         for name in ADDRESSES:
@@ -174,14 +174,14 @@ class Cluster:
             self.on(node, "ip link set eth0 up")
 
     def cut(self, node: str) -> None:
-        """Its cable. A controller takes minutes to call a node lost; this one, seconds."""
+        """Cut a node's cable, and let the controller give it up after seconds, not minutes."""
         conf = self.folder / "slurm.conf"
         conf.write_text(re.sub(r"(SlurmdTimeout|MessageTimeout)=\d+", r"\1=5", conf.read_text()))
         self.on("login", "scontrol reconfigure")
         self.on("login", f"ip link set {node} down")
 
     def slow(self, node: str, rate: str) -> subprocess.CompletedProcess[str]:
-        """No more than that on the way to a node, if this kernel can."""
+        """Limit the rate of a node's cable, if this kernel can."""
         words = f"tc qdisc add dev {node} root tbf rate {rate} burst 256kb latency 1s"
         return self.run(*words.split())
 
@@ -212,7 +212,7 @@ class Cluster:
         self.wait_until((self.folder / "munge.socket").exists)
 
     def enter(self, host: str) -> list[str]:
-        """What runs a command on a host."""
+        """The command that runs another command on a host."""
         return ["nsenter", "--target", str(self.hosts[host].pid), "--net", "--uts"]
 
     def on(self, host: str, command: str) -> None:
@@ -222,7 +222,7 @@ class Cluster:
     def start(self, host: str, name: str, *options: str) -> None:
         with (self.folder / f"daemon-{len(self.daemons)}-{name}.log").open("wb") as log:
             program = shutil.which(name, path=PLACES)
-            daemon = subprocess.Popen(  # one that outlives these tests is told to end
+            daemon = subprocess.Popen(  # setpriv ends it with these tests
                 ["setpriv", "--pdeathsig", "TERM", *self.enter(host), str(program), *options],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,

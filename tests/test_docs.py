@@ -10,6 +10,7 @@ import difflib
 import fnmatch
 import functools
 import hashlib
+import itertools
 import os
 import posixpath
 import re
@@ -151,7 +152,7 @@ def check_code(page: Readme) -> list[str]:
 def check_diffs(page: Readme) -> list[str]:
     """Quoted hunks stand in the diff between a script of this folder and the one before it."""
     diffs = []
-    for before, after in zip(STAGES, STAGES[1:]):
+    for before, after in itertools.pairwise(STAGES):
         if after.folder == str(page.folder):
             texts = [stage.script.read_text().splitlines() for stage in (before, after)]
             lines = list(difflib.unified_diff(*texts, lineterm="", n=10_000))[3:]

@@ -1,677 +1,539 @@
-"""./workshop itself: which Python, which TensorFlow, and an environment that survives accidents."""
+"""./workshop: the environment that uv makes, what leads to it, and Horovod's build.
+
+A copy of the launcher with small requirements takes real packages from an index in a folder.
+"""
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from tfworkshop import commands, machine, progress
-from tfworkshop.environment import horovod_build, logged, start, venv
-from tfworkshop.problem import Problem
-
-ROOT = Path(__file__).resolve().parent.parent
-CPU = f"tensorflow-cpu=={machine.TENSORFLOW_VERSION}"
-GPU = f"tensorflow[and-cuda]=={machine.TENSORFLOW_VERSION}"
-REQUIREMENTS = sorted(ROOT.glob("requirements*.txt"))
-
-
-@pytest.fixture(autouse=True)
-def plain_machine(monkeypatch, tmp_path):
-    """A machine without GPU, container or settings, whatever the real one is."""
-    for name in list(os.environ):
-        if name.startswith(("WORKSHOP_", "APPTAINER_", "SINGULARITY_", "HOROVOD_", "CXX")):
-            monkeypatch.delenv(name)
-    monkeypatch.setattr(machine, "GPUS", tmp_path / "no-gpus")
-    monkeypatch.setattr(machine, "CONTAINER", tmp_path / "no-container")
-
-
-def script(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("#!/bin/sh\n" + text)
-    path.chmod(0o755)
-    return path
-
-
-# --- the launcher ---
-
-
-def test_a_report_needs_no_environment_where_it_can_be_read(tmp_path):
-    """From any folder, with a Python that has the plugin: nothing is built to read a file."""
-    sample = ROOT / "04_tf_profiler" / "sample"
-    env = {**os.environ, "WORKSHOP_VENV": str(tmp_path / "venv"), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    command = [sys.executable, str(ROOT / "workshop"), "report", str(sample)]
-    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    assert "Step time" in ended.stdout and not ended.stderr
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_other_python_is_started_with_the_same_arguments(tmp_path):
-    copy = make_copy(tmp_path / "repo")
-    fake = script(
-        tmp_path / "python3.11",
-        'if [ "$1" = -c ]; then echo "3 11 $0"; else echo "started: $*"; fi\n',
-    )
-    # A stand-in for an interpreter that is too new: it says so itself.
-    pretend = (
-        "import runpy, subprocess, sys; sys.version_info = (3, 13, 0, 'final', 0); "
-        "sys.argv = ['workshop', 'run', '--steps', '3']; "
-        f"runpy.run_path({str(copy / 'workshop')!r}, "
-        "run_name='__main__')"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", pretend],
-        env={**os.environ, "PATH": f"{fake.parent}:/bin:/usr/bin"},
-        capture_output=True,
-        text=True,
-    )
-    assert ran.stdout == f"started: {copy / 'workshop'} run --steps 3\n", ran.stderr
-
-
-def test_what_any_python_3_must_read_is_old_syntax():
-    for name in ("workshop", "tfworkshop/__init__.py", "tfworkshop/commands.py"):
-        tree = ast.parse((ROOT / name).read_text(), feature_version=(3, 4))
-        new = (ast.JoinedStr, ast.NamedExpr, ast.AnnAssign)
-        assert not [node for node in ast.walk(tree) if isinstance(node, new)], name
-
-
-# --- which TensorFlow ---
-
-
-@pytest.mark.parametrize(
-    ("system", "processor", "smi", "wanted"),
-    [
-        ("Linux", "x86_64", None, CPU),
-        ("Linux", "x86_64", "echo 'GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-1)'", GPU),
-        ("Linux", "x86_64", "echo 'No devices were found'; exit 6", CPU),
-        ("Linux", "aarch64", None, CPU.replace("-cpu", "")),
-        ("Darwin", "arm64", None, CPU.replace("-cpu", "")),
-    ],
-)
-def test_the_flavour_follows_the_machine(monkeypatch, tmp_path, system, processor, smi, wanted):
-    monkeypatch.setattr(machine.platform, "system", lambda: system)
-    monkeypatch.setattr(machine.platform, "machine", lambda: processor)
-    if smi:
-        script(tmp_path / "nvidia-smi", smi + "\n")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert machine.choose_tensorflow(None) == wanted
-
-
-def test_a_gpu_in_proc_is_enough(monkeypatch, tmp_path):
-    (tmp_path / "gpus" / "0000:01:00.0").mkdir(parents=True)
-    monkeypatch.setattr(machine, "GPUS", tmp_path / "gpus")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert machine.has_nvidia_gpu()
-
-
-def test_a_login_node_keeps_what_a_gpu_node_installed(monkeypatch, tmp_path):
-    monkeypatch.setattr(machine.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert machine.choose_tensorflow(GPU) == GPU
-
-
-def test_workshop_tensorflow_decides_and_is_checked(monkeypatch):
-    monkeypatch.setenv("WORKSHOP_TENSORFLOW", "tensorflow[and-cuda]")
-    assert machine.choose_tensorflow(None) == GPU
-    monkeypatch.setenv("WORKSHOP_TENSORFLOW", "torch")
-    with pytest.raises(Problem, match="tensorflow-cpu"):
-        machine.choose_tensorflow(None)
-
-
-# --- the venv, with pip replaced by a recorder ---
-
-
-class FakePip:
-    """Stands for run_logged: notes what pip was asked, and fails on request."""
-
-    def __init__(self) -> None:
-        self.calls: list[list[str]] = []
-        self.venvs = 0
-        self.output, self.status = "", 0
-
-    def __call__(self, command, log, title, doing, env=None) -> int:
-        self.calls.append(command)
-        log.write_text(self.output)
-        return self.status
-
-    def make_venv(self, folder: Path) -> None:
-        self.venvs += 1
-        script(folder / "bin" / "python", f"echo {venv.PYTHON.replace('.', ' ')} $0\n")
-        venv.write_stamp(folder, {"complete": False})
-
-
-@pytest.fixture
-def pip(monkeypatch, tmp_path):
-    fake = FakePip()
-    monkeypatch.setattr(venv, "PYTHON", "3.11")
-    for file in venv.REQUIREMENTS.values():
-        (tmp_path / file).write_text("one==1\n")
-    monkeypatch.setattr(venv, "ROOT", tmp_path)
-    monkeypatch.setattr(venv, "run_logged", fake)
-    monkeypatch.setattr(venv, "make_venv", fake.make_venv)
-    monkeypatch.setattr(venv, "choose_tensorflow", lambda installed: CPU)
-    return fake
-
-
-def test_the_second_start_does_nothing(pip):
-    folder = venv.ensure_venv(["run"])
-    assert len(pip.calls) == 1 and CPU in pip.calls[0]
-    assert not any("requirements-test" in text for text in pip.calls[0])
-    assert venv.ensure_venv(["run"]) == folder
-    assert (len(pip.calls), pip.venvs) == (1, 1)
-
-
-def test_python_3_9_gets_a_pip_that_knows_the_wheels(pip, monkeypatch):
-    monkeypatch.setattr(venv, "PYTHON", "3.9")
-    venv.ensure_venv(["run"])
-    assert pip.calls[0][-1].startswith("pip==") and CPU in pip.calls[1]
-
-
-def test_changed_requirements_are_installed_in_place(pip, tmp_path):
-    venv.ensure_venv(["run"])
-    (tmp_path / "requirements.txt").write_text("one==2\n")
-    venv.ensure_venv(["run"])
-    venv.ensure_venv(["run"])
-    assert (len(pip.calls), pip.venvs) == (2, 1)
-
-
-def test_the_test_layer_is_added_and_stays(pip, tmp_path):
-    venv.ensure_venv(["run"])
-    venv.ensure_venv(["run", "test"])
-    assert (len(pip.calls), pip.venvs) == (2, 1)
-    (tmp_path / "requirements.txt").write_text("one==2\n")
-    venv.ensure_venv(["run"])
-    assert str(tmp_path / "requirements-test.txt") in pip.calls[-1]
-    assert set(venv.read_stamp(tmp_path / ".venv")["layers"]) == {"run", "test"}
-
-
-@pytest.mark.parametrize(
-    "damage", [{"complete": False}, {"tensorflow": GPU}, {"python": "3.7"}, None]
-)
-def test_a_half_made_or_unfitting_environment_is_remade(pip, damage):
-    folder = venv.ensure_venv(["run"])
-    if damage:
-        venv.write_stamp(folder, {**venv.read_stamp(folder), **damage})
-    else:
-        (folder / "bin" / "python").unlink()
-    (folder / "leftover").write_text("")
-    venv.ensure_venv(["run"])
-    assert (len(pip.calls), pip.venvs) == (2, 2)
-    assert not (folder / "leftover").exists()
-    assert not list(folder.parent.glob("*.old"))
-
-
-def test_a_working_venv_of_another_python_is_kept_unless_asked(pip, monkeypatch):
-    folder = venv.ensure_venv(["run"])
-    script(folder / "bin" / "python", "echo 3 10 $0\n")
-    venv.write_stamp(folder, {**venv.read_stamp(folder), "python": "3.10"})
-    monkeypatch.setattr(venv, "PYTHON", "3.12")
-    venv.ensure_venv(["run"])
-    assert pip.venvs == 1
-    monkeypatch.setenv("WORKSHOP_PYTHON", sys.executable)
-    venv.ensure_venv(["run"])
-    assert pip.venvs == 2
-
-
-def test_a_failing_pip_is_told_and_nothing_half_made_stays(pip, tmp_path, capsys, monkeypatch):
-    pip.status, pip.output = 1, "Collecting one\nERROR: one==1 is not for this Python\n"
-    monkeypatch.setattr(start, "use_own_python", lambda: False)
-    assert start.main(["run"]) == 1
-    shown = capsys.readouterr().err
-    log = tmp_path / ".venv-install.log"
-    assert "one==1 is not for this Python" in shown
-    assert re.search(r"^workshop: pip could not install.*" + re.escape(str(log)), shown, re.M)
-    assert log.read_text() == pip.output and not (tmp_path / ".venv").exists()
-
-
-def test_without_a_network_the_old_environment_stays(pip, monkeypatch):
-    folder = venv.ensure_venv(["run"])
-    monkeypatch.setattr(venv, "choose_tensorflow", lambda installed: GPU)
-    pip.status = 1
-    pip.output = (
-        "WARNING: Retrying: Failed to establish a new connection: [Errno -2]\nERROR: none\n"
-    )
-    with pytest.raises(Problem, match=r"cannot be reached.*\./workshop setup"):
-        venv.ensure_venv(["run"])
-    assert venv.plan(folder, ["run"], CPU) == "ready"
-
-
-def test_a_failed_update_is_tried_again(pip, tmp_path):
-    venv.ensure_venv(["run"])
-    (tmp_path / "requirements.txt").write_text("one==2\n")
-    pip.status = 1
-    with pytest.raises(Problem):
-        venv.ensure_venv(["run"])
-    pip.status = 0
-    venv.ensure_venv(["run"])
-    assert (len(pip.calls), pip.venvs) == (3, 1)
-
-
-def test_a_folder_that_is_not_ours_is_left_alone(pip, monkeypatch, tmp_path):
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "thesis.tex").write_text("years of work")
-    monkeypatch.setenv("WORKSHOP_VENV", str(tmp_path / "home"))
-    with pytest.raises(Problem, match="was not created by"):
-        venv.ensure_venv(["run"])
-    assert (tmp_path / "home" / "thesis.tex").read_text() == "years of work"
-
-
-def test_a_read_only_place_says_what_to_set(pip, monkeypatch):
-    monkeypatch.setenv("WORKSHOP_VENV", "/proc/not-there/venv")
-    with pytest.raises(Problem, match=r"WORKSHOP_VENV=\$HOME"):
-        venv.ensure_venv(["run"])
-
-
-def test_a_python_without_ensurepip_gets_pip_from_the_index(tmp_path, monkeypatch):
-    """As on Debian, where ensurepip is a package of its own."""
-    pip = f"pip-{venv.PIP_VERSION}-py3-none-any.whl"
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(tmp_path)]
-    got = subprocess.run([*command, f"pip=={venv.PIP_VERSION}"], capture_output=True)
-    if got.returncode:
-        pytest.skip("pip cannot fetch pip here")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    monkeypatch.setattr(venv, "has_module", lambda name: name != "ensurepip")
-    venv.make_venv(tmp_path / "venv")
-    python = venv.python_of(tmp_path / "venv")
-    told = subprocess.run([python, "-m", "pip", "--version"], capture_output=True, text=True).stdout
-    assert told.startswith(f"pip {venv.PIP_VERSION} ") and str(tmp_path / "venv") in told
-    assert sorted(path.name for path in (tmp_path / "venv").iterdir() if path.is_file()) == [
-        "pyvenv.cfg",
-        "workshop.json",
-    ]
-    (tmp_path / pip).write_bytes(b"not pip")
-    with pytest.raises(Problem, match="wrong SHA-256"):
-        venv.add_pip(tmp_path / "venv")
-
-
-# --- a container ---
-
-
-def test_only_apptainer_and_singularity_are_containers(monkeypatch, tmp_path):
-    monkeypatch.setattr(start, "has_module", lambda name: True)
-    assert not start.use_own_python()
-    for name in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"):
-        with monkeypatch.context() as inside:
-            inside.setenv(name, "/images/tf.sif")
-            assert start.use_own_python()
-            inside.setenv("WORKSHOP_PYTHON_ENV", "venv")
-            assert not start.use_own_python()
-    monkeypatch.setattr(machine, "CONTAINER", tmp_path)
-    assert start.use_own_python()
-    monkeypatch.setattr(start, "has_module", lambda name: name != "tensorflow")
-    assert not start.use_own_python()
-
-
-def test_workshop_python_env_is_checked(monkeypatch):
-    monkeypatch.setenv("WORKSHOP_PYTHON_ENV", "system")
-    assert start.use_own_python()
-    monkeypatch.setenv("WORKSHOP_PYTHON_ENV", "conda")
-    with pytest.raises(Problem, match="must be system or venv"):
-        start.use_own_python()
-
-
-def test_what_a_container_lacks_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(start, "has_module", lambda name: name not in ("rich", "horovod"))
-    with pytest.raises(Problem, match=r"lacks: rich\. "):
-        start.check_own_python(["run"], with_horovod=False)
-    with pytest.raises(Problem, match=r"lacks: rich, horovod\. "):
-        start.check_own_python(["run", "test"], with_horovod=True)
-    monkeypatch.setattr(start, "has_module", lambda name: True)
-    start.check_own_python(["run"], with_horovod=False)
-    assert "nothing is installed" in capsys.readouterr().err
-
-
-# --- for real, in a copy of the repository with two tiny packages ---
-
-
-def tiny_wheel(folder: Path, name: str, version: str) -> None:
+from tfworkshop import commands
+from tfworkshop.__main__ import main
+from tfworkshop.environment import horovod_build
+from tfworkshop.problem import Problem, UsageProblem
+from tfworkshop.stages import ROOT
+
+# Stands for tfworkshop/__main__.py: says how it was started.
+REPORTER = """
+import json, os, sys
+print(json.dumps({
+    "argv": sys.argv[1:], "file": __file__, "prefix": sys.prefix, "folder": os.getcwd(),
+    "python_path": os.environ.get("PYTHONPATH"), "program_path": os.environ["PATH"],
+}))
+"""
+FILES = ("requirements.txt", "requirements-test.txt")
+
+
+def add_wheel(index: Path, name: str, version: str = "1.0") -> None:
+    """A package with one module, in an index as pip and uv read it."""
+    folder = index / name.replace("_", "-")
+    folder.mkdir(parents=True, exist_ok=True)
     info = f"{name}-{version}.dist-info"
-    files = {
-        f"{name}.py": "",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-        for path, text in {**files, f"{info}/RECORD": record}.items():
-            wheel.writestr(path, text)
+    wheel = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(f"{name}.py", f"version = {version!r}\n")
+        archive.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    links = [f'<a href="{file.name}">{file.name}</a>' for file in sorted(folder.glob("*.whl"))]
+    (folder / "index.html").write_text("\n".join(links))
 
 
-def make_copy(folder: Path) -> Path:
-    """The launcher and what it needs, with a tfworkshop/__main__.py that tells how it was started."""
-    (folder / "tfworkshop").mkdir(parents=True)
+class Machine:
+    """A copy of the launcher on a machine of its own: HOME, PATH, pip's settings."""
+
+    def __init__(self, folder: Path, uv: Path) -> None:
+        self.root = folder / "repository"
+        self.venv = self.root / ".venv"
+        self.index = folder / "index"
+        self.programs = folder / "bin"
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "tfworkshop", self.root / "tfworkshop", ignore=ignored)
+        shutil.copy(ROOT / "workshop", self.root)
+        (self.root / "tfworkshop" / "__main__.py").write_text(REPORTER)
+        (self.root / "requirements.txt").write_text("demo==1.0\ntensorflow==1.0  # any\n")
+        (self.root / "requirements-test.txt").write_text("extra==1.0\n")
+        for name in ("demo", "extra", "tensorflow_cpu", "tensorflow"):
+            add_wheel(self.index, name)
+        self.programs.mkdir()
+        self.add_program("python3", f'exec {sys.executable} "$@"')
+        (self.programs / "uv").symlink_to(uv)
+        self.env = {"HOME": str(folder), "PATH": f"{self.programs}:/usr/bin:/bin"}
+        self.configure(f"index-url = file://{self.index}")
+
+    def add_program(self, name: str, script: str) -> None:
+        program = self.programs / name
+        program.unlink(missing_ok=True)
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+
+    def configure(self, *settings: str) -> None:
+        """pip's settings."""
+        file = Path(self.env["HOME"], ".config", "pip", "pip.conf")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("\n".join(["[global]", *settings]))
+
+    def start(self, *words: str, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [str(self.root / "workshop"), *words],
+            cwd=cwd or self.root,
+            env={**self.env, **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+
+    def run(self, *words: str, **options: object) -> tuple[int, str, str]:
+        process = self.start(*words, **options)  # type: ignore[arg-type]
+        output, error = process.communicate(timeout=120)
+        return process.returncode, output, error
+
+    def report(self, *words: str, **options: object) -> dict[str, str]:
+        """How the command was started."""
+        status, output, error = self.run(*words, **options)
+        assert status == 0, error
+        report: dict[str, str] = json.loads(output)
+        return report
+
+    def modules(self) -> set[str]:
+        return {path.stem for path in self.venv.glob("lib/python3*/site-packages/*.py")}
+
+    def version_of(self, module: str) -> str:
+        code = f"import {module}; print({module}.version)"
+        command = [str(self.venv / "bin" / "python"), "-c", code]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy that had nothing: uv and one package come from the index of this machine."""
+    folder = tmp_path_factory.mktemp("real")
+    shutil.copytree(ROOT / "tfworkshop", folder / "tfworkshop")
     shutil.copy(ROOT / "workshop", folder)
-    for name in ("__init__", "commands", "files", "machine", "problem", "progress", "stages"):
-        shutil.copy(ROOT / "tfworkshop" / f"{name}.py", folder / "tfworkshop")
-    shutil.copytree(ROOT / "tfworkshop" / "environment", folder / "tfworkshop" / "environment")
-    (folder / "tfworkshop" / "__main__.py").write_text(
-        "import json, os, sys\n"
-        "path = os.environ['PYTHONPATH']\n"
-        "print(json.dumps([sys.argv[1:], os.getcwd(), sys.prefix, __file__, path]))\n"
-    )
-    copied = folder / "tfworkshop" / "environment" / "venv.py"
-    text = copied.read_text().replace('f"pip=={PIP_VERSION}"', '"tiny==1.0"')  # no network
-    copied.write_text(text)
-    tiny_wheel(folder, "tensorflow_cpu", machine.TENSORFLOW_VERSION)
-    tiny_wheel(folder, "tiny", "1.0")
-    for file in venv.REQUIREMENTS.values():
-        (folder / file).write_text("tiny==1.0\n")
+    (folder / "requirements.txt").write_text("six==1.17.0\n")
+    drop = ("WORKSHOP_", "UV_", "PYTHON", "VIRTUAL_ENV")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(drop)}
+    paths = [path for path in env["PATH"].split(":") if not Path(path, "uv").exists()]
+    env |= {"PATH": ":".join(paths), "WORKSHOP_PYTHON": sys.executable}
+    subprocess.run([folder / "workshop", "setup"], env=env, check=True, timeout=300)
     return folder
 
 
-def launch(repo: Path, *arguments: str, cwd: Path | None = None, **env: str) -> subprocess.Popen:
-    settings = {"WORKSHOP_TENSORFLOW": "tensorflow-cpu", "WORKSHOP_PYTHON_ENV": "venv"}
-    settings.update(PIP_NO_INDEX="1", PIP_FIND_LINKS=str(repo), **env)
-    return subprocess.Popen(
-        [sys.executable, str(repo / "workshop"), *arguments],
-        cwd=cwd or repo,
-        env={**os.environ, **settings},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+@pytest.fixture
+def machine(real: Path, tmp_path: Path) -> Machine:
+    return Machine(tmp_path, real / ".cache" / "uv" / "bin" / "uv")
+
+
+# --- making it ---
+
+
+def test_a_copy_that_had_nothing_gets_everything(real: Path) -> None:
+    python = real / ".venv" / "bin" / "python"
+    code = "import six, sys; print(six.__version__, sys.prefix)"
+    answer = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert answer.split() == ["1.17.0", str(real / ".venv")]
+
+
+def test_layers_are_added_in_place_and_the_next_start_does_nothing(machine: Machine) -> None:
+    assert machine.report("run")["prefix"] == str(machine.venv)
+    assert machine.modules() == {"demo", "tensorflow_cpu"}
+    mine = next(machine.venv.glob("lib/python3*/site-packages")) / "mine.py"
+    mine.touch()
+    machine.report("test", WORKSHOP_HOROVOD="0")
+    assert machine.modules() == {"demo", "tensorflow_cpu", "extra", "mine"}
+    machine.add_program("uv", "exit 1")
+    machine.add_program("python3", "exit 1")
+    for words in (["run"], ["scale"], ["setup", "--help"], ["data"]):
+        assert machine.run(*words)[0] == 0, words
+
+
+def test_changed_requirements_make_a_new_environment(machine: Machine) -> None:
+    machine.report("run")
+    old = machine.venv.stat().st_ino
+    add_wheel(machine.index, "demo", "2.0")
+    requirements = machine.root / "requirements.txt"
+    requirements.write_text("demo==2.0\n")
+    machine.report("run")
+    assert machine.venv.stat().st_ino != old and machine.version_of("demo") == "2.0"
+    assert machine.modules() == {"demo"}
+    assert {path.name for path in machine.root.glob(".venv*")} == {".venv", ".venv.lock"}
+    # What cannot be installed leaves the last one as it was, and it is used again.
+    requirements.write_text("demo==3.0\n")
+    status, _, error = machine.run("run")
+    assert status == 1 and error.splitlines()[-1].startswith("workshop: uv could not install")
+    assert machine.version_of("demo") == "2.0"
+    requirements.write_text("demo==2.0  # a comment changes nothing\n")
+    machine.add_program("uv", "exit 1")
+    machine.report("run")
+
+
+def test_setup_puts_back_what_was_removed(machine: Machine) -> None:
+    machine.report("setup", "--test")
+    site = next(machine.venv.glob("lib/python3*/site-packages"))
+    for path in (*site.glob("extra*"), *site.glob("demo*")):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    machine.report("setup")
+    assert machine.modules() == {"demo", "tensorflow_cpu", "extra"}
+
+
+def test_two_at_once_make_it_once(machine: Machine) -> None:
+    both = [machine.start("run"), machine.start("run")]
+    errors = [process.communicate(timeout=120)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert "".join(errors).count("The environment is ready") == 1
+    assert "".join(errors).count("waiting for it") == 1
+
+
+@pytest.fixture
+def stalled(machine: Machine) -> Iterator[threading.Event]:
+    """An index in the network that answers until somebody asks for the package late."""
+    reached = threading.Event()
+    over = threading.Event()
+
+    class Handler(SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if "/late-" in self.path:
+                reached.set()
+                over.wait(60)
+                return
+            super().do_GET()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    def handler(*arguments: object) -> Handler:
+        return Handler(*arguments, directory=str(machine.index))  # type: ignore[arg-type]
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    machine.configure(f"index-url = http://127.0.0.1:{server.server_port}")
+    yield reached
+    over.set()
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_an_interrupted_set_up_leaves_the_last_environment(
+    machine: Machine, stalled: threading.Event, number: signal.Signals
+) -> None:
+    machine.report("run")
+    add_wheel(machine.index, "late")
+    (machine.root / "requirements.txt").write_text("late==1.0\n")
+    process = machine.start("run")
+    assert stalled.wait(60)
+    process.send_signal(number)
+    if number == signal.SIGKILL:
+        process.wait(10)
+        os.killpg(process.pid, signal.SIGKILL)  # and uv, which nobody could end
+        (machine.root / "requirements.txt").write_text("demo==1.0\ntensorflow==1.0\n")
+        machine.report("run")
+    else:
+        assert process.communicate(timeout=30)[1].endswith("workshop: interrupted\n")
+        assert process.returncode == 130
+        time.sleep(0.2)
+        with pytest.raises(ProcessLookupError):  # nothing of its session is left
+            os.killpg(process.pid, 0)
+    assert machine.version_of("demo") == "1.0" and not Path(f"{machine.venv}.old").exists()
+
+
+def test_pips_settings_reach_uv(machine: Machine, tmp_path: Path) -> None:
+    """The first index has another version, a folder of wheels has a package of its own."""
+    other = tmp_path / "other"
+    add_wheel(other, "demo", "2.0")
+    add_wheel(tmp_path / "links", "linked")
+    (machine.root / "requirements.txt").write_text("demo==1.0\nlinked==1.0\n")
+    machine.configure(
+        f"index-url = file://{other}",
+        f"extra-index-url =\n    file://{tmp_path}/nothing\n    file://{machine.index}",
+        f"find-links = {tmp_path}/links/linked {tmp_path}",
     )
-
-
-def run(repo: Path, *arguments: str, **more) -> tuple[int, str, str]:
-    process = launch(repo, *arguments, **more)
-    output, errors = process.communicate(timeout=50)
-    return process.returncode, output, errors
-
-
-@pytest.fixture(scope="module")
-def repo(tmp_path_factory):
-    """A copy whose environment two ./workshop have made at once."""
-    pytest.importorskip("ensurepip")
-    folder = make_copy(tmp_path_factory.mktemp("real") / "repo")
-    both = [launch(folder, "setup"), launch(folder, "setup")]
-    told = [process.communicate(timeout=50)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], told
-    return folder, told
-
-
-def test_two_at_once_make_it_once(repo):
-    folder, told = repo
-    assert sum("Creating the environment" in text for text in told) == 1
-    assert sum("waiting for it" in text for text in told) == 1
-    python = venv.python_of(folder / ".venv")
-    subprocess.run([python, "-I", "-c", "import tiny, tensorflow_cpu"], check=True)
-
-
-def test_it_starts_from_a_subfolder_and_past_a_foreign_tools_package(repo):
-    folder, _ = repo
-    elsewhere = folder / "00_baseline"
-    (elsewhere / "tfworkshop").mkdir(parents=True)
-    (elsewhere / "tfworkshop" / "__init__.py").write_text("")
-    words = ("run", "--steps", "3")
-    status, output, errors = run(folder, *words, cwd=elsewhere, PYTHONPATH=str(elsewhere))
-    assert status == 0 and errors == ""
-    argv, cwd, prefix, file, path = json.loads(output)
-    assert argv == ["run", "--steps", "3"] and cwd == str(elsewhere)
-    assert prefix == str(folder / ".venv") and file == str(folder / "tfworkshop" / "__main__.py")
-    assert path == str(folder)  # and not the foreign one
-
-
-def test_setup_puts_back_a_package_that_was_removed(repo):
-    """The stamp says that all is there."""
-    for name in ("tiny", "tensorflow_cpu"):
-        (gone,) = repo[0].glob(f".venv/lib/*/site-packages/{name}-*.dist-info")
-        shutil.rmtree(gone)
-        assert "Updating the environment" in run(repo[0], "setup")[2] and gone.exists()
-
-
-def test_a_ready_environment_costs_no_noticeable_time(repo):
-    def seconds() -> float:  # of processor time: other work on the machine does not count
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return used.ru_utime + used.ru_stime
-
-    before = seconds()
-    for _ in range(3):
-        run(repo[0], "setup")
-    assert (seconds() - before) / 3 < 0.25  # about 0.05; pip takes longer only to start
-
-
-@pytest.fixture(scope="module")
-def unmade(tmp_path_factory):
-    """A copy that has no environment, and is not to get one."""
-    folder = make_copy(tmp_path_factory.mktemp("unmade") / "repo")
-    yield folder
-    assert not (folder / ".venv").exists()
-
-
-@pytest.mark.parametrize("arguments", [[], ["help"], ["--help"], ["-h"]])
-def test_help_needs_no_environment(unmade, arguments):
-    status, output, _ = run(unmade, *arguments, PYTHONSAFEPATH="1")
-    assert status == 0
-    assert all(re.search(rf"^  {name} ", output, re.M) for name in commands.NAMES)
-
-
-def test_help_of_a_command_needs_no_environment(unmade):
-    assert run(unmade, "run", "--help")[1].startswith("usage: ./workshop run ")
-
-
-@pytest.mark.parametrize("arguments", [["trian"], ["--steps"], ["setup", "--tset"]])
-def test_a_wrong_command_is_one_line_and_exit_2(unmade, arguments):
-    status, _, errors = run(unmade, *arguments)
-    assert status == 2 and errors.count("\n") == 1 and "workshop" in errors
+    machine.report("run")
+    assert machine.modules() == {"demo", "linked"}
+    add_wheel(machine.index, "extra", "2.0")
+    (machine.root / "requirements-test.txt").write_text("extra==2.0\n")
+    machine.configure("index-url = http://127.0.0.1:9")
+    machine.report("setup", "--test", PIP_INDEX_URL=f"file://{machine.index}")
+    assert machine.version_of("extra") == "2.0"
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)]
+    ("given", "package"),
+    [
+        ({}, "tensorflow-cpu"),
+        ({"smi": "echo 'GPU 0: A100'"}, "tensorflow[and-cuda]"),
+        ({"smi": "echo No devices; exit 9"}, "tensorflow-cpu"),
+        ({"uname": "echo Darwin arm64"}, "tensorflow"),
+        ({"variable": "tensorflow"}, "tensorflow"),
+    ],
 )
-def test_an_interrupted_setup_leaves_nothing_half_made(tmp_path, number, status):
-    pytest.importorskip("ensurepip")
-    copy = make_copy(tmp_path / "repo")
-    process = launch(copy, "setup")
-    deadline = time.monotonic() + 20
-    while not (copy / ".venv" / "bin").exists():  # in the midst of it
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.02)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=20)
-    assert process.returncode == status and "Traceback" not in errors
-    assert not (copy / ".venv").exists()
+def test_the_package_follows_the_machine(
+    machine: Machine, given: dict[str, str], package: str
+) -> None:
+    machine.add_program("nvidia-smi", given.get("smi", "exit 127"))
+    if "uname" in given:
+        machine.add_program("uname", given["uname"])
+    env = {"WORKSHOP_TENSORFLOW": given["variable"]} if "variable" in given else {}
+    machine.report("run", **env)
+    stamp = machine.venv / "workshop.txt"
+    assert f"{package}==1.0" in stamp.read_text().splitlines()
+    # It stays for a login node, where no GPU is seen.
+    if "and-cuda" in package:
+        machine.add_program("nvidia-smi", "exit 127")
+        machine.add_program("uv", "exit 1")
+        machine.report("run")
 
 
-# --- long commands ---
+# --- what leads to it ---
 
 
-def test_progress_goes_to_plain_lines_and_all_output_to_the_log(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.0)
-    command = ["sh", "-c", "echo Collecting keras==3.3.2; sleep 0.5; echo oops >&2; exit 3"]
-    log = tmp_path / "log"
-    assert logged.run_logged(command, log, "Installing", venv.pip_doing) == 3
-    assert "Installing: 0 s  Collecting keras\n" in capsys.readouterr().err
-    assert log.read_text() == "Collecting keras==3.3.2\noops\n"
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ([], 0),
+        (["--help"], 0),
+        (["run", "--help"], 0),
+        (["walk"], 2),
+        (["run", "--steps", "0"], 2),
+        (["run", "--nothing"], 2),
+        (["report"], 2),
+    ],
+)
+def test_help_and_mistakes_install_nothing(machine: Machine, words: list[str], status: int) -> None:
+    code, output, error = machine.run(*words)
+    assert code == status
+    assert len(error.splitlines()) == (1 if status else 0)
+    assert bool(output) == (status == 0)
+    assert not machine.venv.exists()
 
 
-def test_an_interrupt_ends_the_children_too(tmp_path):
-    def interrupt(line: str) -> None:
-        raise KeyboardInterrupt
-
-    log = tmp_path / "log"
-    with pytest.raises(KeyboardInterrupt):
-        logged.run_logged(["sh", "-c", "sleep 300 & echo $!; wait"], log, "x", interrupt)
-    child = int(log.read_text())
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline and running(child):
-        time.sleep(0.05)
-    assert not running(child)
+def test_the_doctor_needs_no_environment(machine: Machine) -> None:
+    machine.add_program("uv", "exit 1")
+    assert machine.report("doctor")["prefix"] == sys.prefix
+    assert not machine.venv.exists()
 
 
-def running(pid: int) -> bool:
-    try:  # a fresh machine has no ps
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] != "Z"
-    except OSError:
-        return False
+def test_from_any_folder_through_a_link_past_foreign_packages(
+    machine: Machine, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "else where"
+    (elsewhere / "tfworkshop").mkdir(parents=True)
+    (elsewhere / "tfworkshop" / "__init__.py").write_text("raise SystemExit('foreign')")
+    (elsewhere / "argparse.py").write_text("raise SystemExit('foreign')")
+    (elsewhere / "link").symlink_to(machine.root / "workshop")
+    process = subprocess.run(
+        ["./link", "run", "--steps", "5"],
+        cwd=elsewhere,
+        env={**machine.env, "PYTHONPATH": str(elsewhere), "WORKSHOP_VENV": "my venv"},
+        capture_output=True,
+        text=True,
+    )
+    report = json.loads(process.stdout)
+    assert report["argv"] == ["run", "--steps", "5"] and report["folder"] == str(elsewhere)
+    assert report["file"] == str(machine.root / "tfworkshop" / "__main__.py")
+    assert report["prefix"] == str(elsewhere / "my venv")
+    assert report["python_path"] == str(machine.root)
+    assert report["program_path"].startswith(f"{elsewhere}/my venv/bin:")
+
+
+def test_the_package_is_ours_in_a_foreign_folder(tmp_path: Path) -> None:
+    """The real __main__.py, as ./workshop starts it."""
+    (tmp_path / "tfworkshop").mkdir()
+    (tmp_path / "tfworkshop" / "__init__.py").write_text("raise SystemExit('foreign')")
+    command = [sys.executable, str(ROOT / "tfworkshop" / "__main__.py"), "setup"]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.parametrize(
+    ("env", "own"),
+    [
+        ({"APPTAINER_CONTAINER": "/image.sif"}, True),
+        ({"SINGULARITY_CONTAINER": "/image.sif"}, True),
+        ({"APPTAINER_CONTAINER": "/image.sif", "WORKSHOP_PYTHON_ENV": "venv"}, False),
+        ({"WORKSHOP_PYTHON_ENV": "system"}, True),
+    ],
+)
+def test_the_containers_own_python(machine: Machine, env: dict[str, str], own: bool) -> None:
+    """Its PYTHONPATH stays: an image may have its packages there."""
+    report = machine.report("run", PYTHONPATH="/of/the/image", **env)
+    assert (report["prefix"] == sys.prefix) == own
+    assert machine.venv.exists() != own
+    expected = f"{machine.root}:/of/the/image" if own else str(machine.root)
+    assert report["python_path"] == expected
+
+
+def test_a_container_without_tensorflow_gets_an_environment(machine: Machine) -> None:
+    script = f'case "$*" in *find_spec*) exit 1 ;; esac; exec {sys.executable} "$@"'
+    machine.add_program("python3", script)
+    assert machine.report("run", APPTAINER_CONTAINER="x")["prefix"] == str(machine.venv)
+
+
+NO_PIP = f"""case "$*" in *pip*) exit 1 ;; esac
+exec {sys.executable} "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("env", "python", "told"),
+    [
+        ({"WORKSHOP_PYTHON_ENV": "conda"}, None, "system or venv"),
+        ({"WORKSHOP_TENSORFLOW": "torch"}, None, "tensorflow-cpu"),
+        ({"WORKSHOP_PYTHON": "/nowhere/python"}, None, "WORKSHOP_PYTHON="),
+        ({"WORKSHOP_VENV": "/proc/nowhere/venv"}, None, "WORKSHOP_VENV=FOLDER"),
+        ({"WORKSHOP_CACHE": "/proc/nowhere"}, "exec {python}", "WORKSHOP_CACHE=FOLDER"),
+        ({}, NO_PIP, "sudo apt install python3-venv"),
+    ],
+)
+@pytest.mark.parametrize("command", ["data", "report"])
+def test_what_is_in_the_way_is_said_with_what_to_type(
+    machine: Machine, env: dict[str, str], python: str | None, told: str, command: str
+) -> None:
+    if python:
+        (machine.programs / "uv").unlink()
+        if python == NO_PIP:
+            machine.add_program("python3", python)
+    words = [command, "logs"] if command == "report" else [command]
+    status, _, error = machine.run(*words, **env)
+    assert status == 1 and told in error.splitlines()[-1]
+    assert error.splitlines()[-1].startswith("workshop: ") and not machine.venv.exists()
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(machine: Machine) -> None:
+    machine.venv.mkdir()
+    (machine.venv / "precious").touch()
+    assert machine.run("run")[0] == 1
+    assert [path.name for path in machine.venv.iterdir()] == ["precious"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (Problem("wrong"), 1),
+        (UsageProblem("wrong"), 2),
+        (FileNotFoundError(2, "gone", "file"), 1),
+        (ModuleNotFoundError("No module named 'rich'"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_an_exception_becomes_a_line(
+    error: BaseException,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(argv: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(commands, "call", fail)
+    assert main(["run"]) == status
+    assert re.fullmatch("workshop: .+\n", capsys.readouterr().err)
+
+
+def test_a_bug_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "call", lambda argv: {}["bug"])
+    with pytest.raises(KeyError):
+        main(["run"])
 
 
 # --- Horovod ---
 
 
-@pytest.fixture
-def horovod(monkeypatch, tmp_path):
-    """A venv folder with a stamp, and a Horovod that can be imported once it was installed."""
-    monkeypatch.delenv("HOROVOD_WITH_MPI", raising=False)
-    folder = tmp_path / "venv"
-    (folder / "bin").mkdir(parents=True)
-    venv.write_stamp(folder, {"python": "3.11", "tensorflow": CPU, "complete": True})
-    monkeypatch.setenv("WORKSHOP_CACHE", str(tmp_path / "cache"))
-    installed: list[str] = []
-    stand_ins = {
-        "pip_install": lambda folder, arguments, title: installed.extend(arguments),
-        "import_error": lambda python: None if installed else "No module",
-        "check_compiler": lambda: None,
-        "fetch": lambda *_: None,
-        "unpack_patched": lambda *_: "source",
+def test_what_horovod_is_built_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith(("HOROVOD_", "NCCL_", "CUDA_"))]:
+        monkeypatch.delenv(name)
+    plain = horovod_build.build_settings("tensorflow-cpu==2.17.1")
+    assert plain["HOROVOD_WITHOUT_MPI"] == "1" and "HOROVOD_GPU_OPERATIONS" not in plain
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "nccl.h").touch()
+    (tmp_path / "nvcc").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("NCCL_HOME", str(tmp_path))
+    monkeypatch.setenv("HOROVOD_WITH_MPI", "1")
+    gpu = horovod_build.build_settings("tensorflow[and-cuda]==2.17.1")
+    assert gpu["HOROVOD_NCCL_HOME"] == str(tmp_path) and gpu["HOROVOD_WITH_MPI"] == "1"
+    keys = {
+        horovod_build.wheel_key("tensorflow-cpu==2.17.1", plain),
+        horovod_build.wheel_key("tensorflow-cpu==2.17.2", plain),
+        horovod_build.wheel_key("tensorflow[and-cuda]==2.17.1", plain),
+        horovod_build.wheel_key("tensorflow[and-cuda]==2.17.1", gpu),
     }
-    for name, stand_in in stand_ins.items():
-        monkeypatch.setattr(horovod_build, name, stand_in)
-    return folder, installed
+    assert len(keys) == 4
 
 
-def fake_build(builds: list, status: int = 0, output: str = ""):
-    def run(command, log, title, doing, env):
-        builds.append(env)
-        log.write_text(output)
-        if status == 0:
-            out = Path(command[command.index("--wheel-dir") + 1])
-            out.mkdir()
-            (out / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl").write_text("")
-        return status
-
-    return run
-
-
-def test_horovod_is_built_once_and_taken_from_the_cache_after(horovod, monkeypatch):
-    folder, installed = horovod
-    builds: list[dict] = []
-    monkeypatch.setattr(horovod_build, "run_logged", fake_build(builds))
-    horovod_build.ensure_horovod(folder)
-    assert len(builds) == 1 and builds[0]["HOROVOD_WITH_TENSORFLOW"] == "1"
-    assert installed[-1].endswith(".whl")
-    venv.write_stamp(folder, {"python": "3.11", "tensorflow": CPU, "complete": True})
-    installed.clear()  # a remade environment
-    horovod_build.ensure_horovod(folder)
-    assert len(builds) == 1 and installed
-    installed.clear()
-    horovod_build.ensure_horovod(folder)  # the stamp remembers
-    assert not installed
-    monkeypatch.setenv("HOROVOD_WITH_MPI", "1")
-    horovod_build.ensure_horovod(folder)  # not this wheel
-    assert len(builds) == 2 and builds[1]["HOROVOD_WITH_MPI"] == "1" and installed
-    installed.clear()
-    monkeypatch.delenv("HOROVOD_WITH_MPI")
-    horovod_build.ensure_horovod(folder)  # one that has more is good enough
-    assert len(builds) == 2 and not installed
-
-
-def test_a_failed_build_shows_its_errors_and_leaves_only_the_log(
-    horovod, monkeypatch, tmp_path, capsys
-):
-    folder, _ = horovod
-    output = "mpi.cc:7:1: error: no such type\n  error: subprocess-exited-with-error\n"
-    monkeypatch.setattr(horovod_build, "run_logged", fake_build([], 1, output))
-    with pytest.raises(Problem, match=r"did not compile.*\.log"):
-        horovod_build.ensure_horovod(folder)
-    shown = capsys.readouterr().err
-    assert "mpi.cc:7:1: error: no such type" in shown and "subprocess-exited" not in shown
-    assert [path.suffix for path in (tmp_path / "cache" / "wheels").iterdir()] == [".log"]
-
-
-def test_an_interrupted_build_leaves_nothing_half_made(horovod, monkeypatch, tmp_path):
-    def interrupted(command, log, title, doing, env):
-        (Path(env["TMPDIR"]) / "half.o").write_text("")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(horovod_build, "run_logged", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        horovod_build.ensure_horovod(horovod[0])
-    assert not list((tmp_path / "cache" / "wheels").iterdir())
-
-
-def test_a_missing_compiler_is_named(monkeypatch, tmp_path):
-    script(tmp_path / "make", "")
+@pytest.mark.parametrize("missing", ["g++", "make", "mpicxx"])
+def test_a_missing_compiler_is_named(
+    missing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in {"g++", "make", "mpicxx"} - {missing}:
+        (tmp_path / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Problem, match=r"g\+\+ is missing.*apt install build-essential"):
-        horovod_build.check_compiler()
-    script(tmp_path / "g++", "")
-    horovod_build.check_compiler()
-
-
-def test_a_wheel_is_never_taken_for_another_tensorflow_or_python():
-    gloo = {"HOROVOD_WITHOUT_MPI": "1"}
-    given = [
-        ("3.11", CPU, gloo),
-        ("3.12", CPU, gloo),
-        ("3.11", "tensorflow-cpu==2.17.0", gloo),
-        ("3.11", GPU, gloo),
-        ("3.11", CPU, {"HOROVOD_WITH_MPI": "1"}),
-        ("3.11", GPU, {**gloo, "HOROVOD_GPU_OPERATIONS": "NCCL"}),
-    ]
-    keys = [horovod_build.wheel_key(*each) for each in given]
-    assert len(set(keys)) == len(keys)
-    assert all(re.fullmatch(r"[\w.-]+", key) for key in keys)
-
-
-def test_nccl_is_used_where_it_is_and_mpi_if_asked_for(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("HOROVOD_WITH_MPI", raising=False)
-    monkeypatch.setattr(horovod_build, "nccl_home", lambda: "/opt/nccl")
-    assert "HOROVOD_GPU_OPERATIONS" not in horovod_build.build_settings(GPU)  # no nvcc
-    assert horovod_build.build_settings(GPU)["HOROVOD_WITHOUT_MPI"] == "1"
-    script(tmp_path / "nvcc", "")
     monkeypatch.setenv("HOROVOD_WITH_MPI", "1")
-    with pytest.raises(Problem, match="mpicxx is missing"):
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(Problem, match=re.escape(missing)):
         horovod_build.check_compiler()
-    settings = horovod_build.build_settings(GPU)
-    assert settings["HOROVOD_GPU_OPERATIONS"] == "NCCL" and settings["HOROVOD_WITH_MPI"] == "1"
-    assert "HOROVOD_WITHOUT_MPI" not in settings
-    assert "HOROVOD_GPU_OPERATIONS" not in horovod_build.build_settings(CPU)
 
 
-def test_the_build_shows_what_is_compiled():
-    line = "[ 45%] Building CXX object horovod/common/CMakeFiles/x.dir/ops/adasum.cc.o\n"
-    assert horovod_build.build_doing(line) == "45 % adasum.cc"
-    assert horovod_build.build_doing("-- Configuring done\n") is None
+@pytest.mark.slow
+def test_the_patches_fit_the_real_source(tmp_path: Path) -> None:
+    source = horovod_build.get_source(tmp_path, tmp_path / "log", dict(os.environ))
+    for name, old, new in horovod_build.PATCHES:
+        text = (source / name).read_text()
+        assert text.count(new) == 1 and old not in text.replace(new, "")
 
 
-# --- the requirement files ---
+def test_a_build_that_fails_shows_why_and_leaves_only_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken_source(folder: Path, log: Path, env: dict[str, str]) -> Path:
+        (folder / "horovod").mkdir()
+        (folder / "horovod" / "setup.py").write_text("raise SystemExit('cmake error: broken')")
+        return folder / "horovod"
+
+    monkeypatch.setattr(horovod_build, "get_source", broken_source)
+    monkeypatch.setattr(horovod_build, "check_compiler", lambda: None)
+    with pytest.raises(Problem, match=re.escape(str(tmp_path / "wheels" / "key.log"))):
+        horovod_build.build_wheel(tmp_path / "wheels" / "key", {})
+    assert "cmake error: broken" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "wheels").iterdir()] == ["key.log"]
 
 
-@pytest.mark.parametrize("file", REQUIREMENTS, ids=lambda file: file.name)
-def test_every_requirement_is_pinned(file):
-    lines = [line.split("#")[0].strip() for line in file.read_text().splitlines()]
-    pins = [line for line in lines if line]
-    assert pins
-    for line in pins:
-        assert re.fullmatch(r'[\w.-]+==[\w.]+(; python_version < "3\.\d+")?', line), line
+# --- the files themselves ---
 
 
-def test_no_package_is_pinned_twice():
-    names = [
-        re.split("==", line)[0].lower().replace("_", "-")
-        for file in REQUIREMENTS
-        for line in file.read_text().splitlines()
-        if "==" in line.split("#")[0]
+def test_every_requirement_is_pinned_once() -> None:
+    text = "".join((ROOT / name).read_text() for name in FILES)
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    pins = [
+        re.match(r"([A-Za-z][\w.-]*)==[\w.]+(; python_version < \"3\.\d+\")?( |$)", s)
+        for s in lines
     ]
-    assert sorted(set(names)) == sorted(names)
+    assert all(pins)
+    names = [pin[1].lower().replace("_", "-") for pin in pins if pin]
+    assert len(names) == len(set(names)) and {"tensorflow", "pip", "msgspec"} <= set(names)
 
 
-def test_what_a_container_must_have_is_what_is_pinned():
-    pinned = "".join(file.read_text() for file in REQUIREMENTS).replace("-", "_")
-    for name in " ".join(start.IMPORTS.values()).split():
-        assert name == "tensorflow" or re.search(rf"^(pytest_)?{name}==", pinned, re.M), name
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
+def test_shellcheck_finds_nothing() -> None:
+    scripts = [ROOT / "workshop", ROOT / "tfworkshop" / "environment" / "set_up.sh"]
+    subprocess.run(["shellcheck", "-x", *scripts], cwd=ROOT, check=True)

@@ -11,13 +11,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from tests import warm
 from tests.conftest import stage_environment
 from tfworkshop import commands
 from tfworkshop.exercises import attempt, judge, task, timing, trial
@@ -86,19 +85,11 @@ UNEDITED = {
 }
 
 
-@pytest.fixture(scope="session")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    program = tmp_path_factory.mktemp("warm") / "bin" / "python"
-    program.parent.mkdir()
-    with warm.started(program):
-        yield program
-
-
 @pytest.fixture
-def workshop(python: Path, tmp_path: Path, mnist: Path) -> Workshop:
+def workshop(warm_python: Path, tmp_path: Path, mnist: Path) -> Workshop:
     def call(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [python, "-m", "tfworkshop", *words],
+            [warm_python, "-m", "tfworkshop", *words],
             cwd=ROOT,
             env=stage_environment(WORKSHOP_MY=str(tmp_path)),
             capture_output=True,

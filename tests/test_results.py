@@ -162,19 +162,6 @@ def test_another_device_comes_with_tables_of_its_own(copy: Path, sent: Path) -> 
         assert without_other_devices(after[path]) == without_other_devices(old)
 
 
-@pytest.mark.parametrize(
-    ("device", "ranks", "name"),
-    [
-        ("CPU, 2 cores", 1, "2-core-amd-epyc"),
-        ("NVIDIA A100-SXM4-40GB", 4, "4-x-nvidia-a100-sxm4-40gb"),
-        ("../../../etc/passwd", 1, "etc-passwd"),
-    ],
-)
-def test_a_devices_folder(device: str, ranks: int, name: str, copy: Path) -> None:
-    change_ladder(results.quoted_folder(), device=device, ranks=ranks)
-    assert keep.folder_name(results.read_ladder(results.quoted_folder())) == name
-
-
 @pytest.mark.parametrize("spoiled", ["short", "failed", "interrupted", "synthetic"])
 def test_only_a_whole_real_run_is_kept(spoiled: str, sent: Path) -> None:
     raw = msgspec.json.decode((sent / "ladder.json").read_bytes())

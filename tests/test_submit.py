@@ -36,7 +36,8 @@ def checkout(folder: Path) -> Path:
     """The workshop as a user has it, without results: jobs write into the folder they start in."""
     for name in ("submit", "tfworkshop", *{stage.folder for stage in STAGES}):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "workshop", folder)
+    for name in ("workshop", "requirements.txt"):
+        shutil.copy(ROOT / name, folder)
     return folder
 
 
@@ -265,8 +266,9 @@ def test_everything_in_one_job(site: SimpleNamespace, mnist: Path, tmp_path: Pat
         text = STAND_IN.format(ladder=str(ladder), stage=stage.name, sample=sample)
         (repo / stage.folder / stage.file).write_text(text)
     (repo / "06_optimized" / "choose.py").write_text("print('--xla off')\n")
-    (repo / "tfworkshop" / "ladder" / "keras_fit.py").unlink()  # bench cannot work, nor the doctor:
-    assert not (repo / "requirements.txt").exists()
+    shutil.copytree(ROOT / "docs", repo / "docs")
+    for module in ("doctor/system.py", "ladder/keras_fit.py"):  # doctor and bench cannot work
+        (repo / "tfworkshop" / module).unlink()
     (repo / "data").mkdir()
     (repo / "data" / "mnist.npz").symlink_to(mnist.resolve())
     (tmp_path / "bin").mkdir()
@@ -287,7 +289,7 @@ def test_everything_in_one_job(site: SimpleNamespace, mnist: Path, tmp_path: Pat
         "scale: done",
         "gpu: done, power and clocks are in gpu.csv",
     ]
-    assert "requirements.txt" in (folder / "doctor.txt").read_text()
+    assert "system" in (folder / "doctor.txt").read_text()
     assert "NVIDIA A100-SXM4-40GB" in (folder / "ladder.json").read_text()
     assert (folder / "gpu.csv").read_text().count("61.50, 1410") >= 2
     assert "train_MNIST.py --data" in job.output and "--xla off --logdir" in job.output
@@ -385,7 +387,7 @@ class Site:
         return self.log()[-1]["env"]
 
     def container(self, *options: str) -> list[str]:
-        return ["exec", "--nv", *options, str(self.image)]
+        return ["apptainer", "exec", "--nv", *options, "-B", str(self.repo), str(self.image)]
 
     def training(self, stage: str, ranks: int, *options: object) -> list[str]:
         """The words that must come after launcher and container."""
@@ -402,103 +404,81 @@ def complaint(process: subprocess.CompletedProcess[str]) -> str:
     return process.stderr[len("submit: ") : -1]
 
 
-def test_polaris_one_node(tmp_path: Path) -> None:
-    site = Site(tmp_path, "apptainer")
-    variables = {"STAGE": "06", "OPTIONS": "--steps 500 --batch-size 256"}
-    process = site.run("polaris.pbs", **variables, PROFILE="1", TIMELINE="1")
-    assert process.returncode == 0, process.stderr
-    name = "06_optimized-np4-1234567"
-    options = ["--logdir", f"{site.repo}/results/logs/{name}", "--steps", 500, "--batch-size", 256]
-    container = ["apptainer", *site.container("--fakeroot", "-B", str(site.repo))]
-    training = site.training("06_optimized", 4, *options)
-    assert site.commands() == [
-        ["module", "use", "/soft/modulefiles"],
-        ["module", "load", "spack-pe-base"],
-        ["module", "load", "apptainer"],
-        [*container, "horovodrun", "-np", "4", *training],
-    ]
-    env = site.last_environment()
-    assert (env["GPU_ORDER"], env["CORES"].split()[1]) == ("reversed", "8-15,40-47")
-    assert env["https_proxy"] == "http://proxy.alcf.anl.gov:3128"
-    assert env["HOROVOD_TIMELINE"] == f"{site.repo}/results/{name}.timeline.json"
-    assert "PYTHONPATH" not in env
-    assert process.stdout.endswith(f"submit: results in {site.repo}/results/{name}.json\n")
-
-
-def test_polaris_interactive_takes_words(tmp_path: Path) -> None:
-    site = Site(tmp_path, "apptainer")
-    process = site.run("polaris.pbs", "02", "--steps", "5", RANKS="1", STUB_RANKS="1")
-    assert process.returncode == 0, process.stderr
-    training = site.training("02_tf_function", 1, "--steps", 5)
-    assert site.commands()[-1][-len(training) :] == training
-
-
-def test_polaris_many_nodes(tmp_path: Path) -> None:
-    site = Site(tmp_path, "apptainer", "mpiexec", nodes=2)
-    assert "one node only" in complaint(site.run("polaris.pbs", "06"))
-    extra = {"MPICH_IMAGE": "1", "STUB_RANKS": "8", "CRAY_LD_LIBRARY_PATH": "/cray"}
-    process = site.run("polaris.pbs", "06", "--steps", "9", **extra)
-    assert process.returncode == 0, process.stderr
-    launcher = ["mpiexec", "--hostfile", str(site.nodes), "-n", "8", "--ppn", "4"]
-    launcher += ["--depth=8", "--cpu-bind", "depth"]
-    binds = ["-B", str(site.repo), "-B", "/opt", "-B", "/var/run/palsd"]
-    container = ["apptainer", *site.container("--fakeroot", *binds)]
-    assert site.commands()[-2:] == [
-        ["module", "load", "cray-mpich-abi"],
-        [*launcher, *container, *site.training("06_optimized", 8, "--steps", 9)],
-    ]
-    env = site.last_environment()
-    assert env["APPTAINERENV_LD_LIBRARY_PATH"] == f"/cray::{tmp_path}/lib"
-    assert "CORES" not in env  # mpiexec binds
+APPTAINER = "apptainer exec --nv -B {repo} {image}"
+POLARIS = "apptainer exec --nv --fakeroot -B {repo} {image}"
+MPICH = "apptainer exec --nv --fakeroot -B {repo} -B /opt -B /var/run/palsd {image}"
+PALS = "mpiexec --hostfile {nodes} -n 8 --ppn 4 --depth=8 --cpu-bind depth"
+THETA = "singularity exec --nv -B {repo} -B /lus {image}"
+THETA_MPI = "singularity exec --nv -B {repo} -B /lus -B /site/openmpi {image}"
+SRUN = "srun --mpi=pmix --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task=32"
 
 
 @pytest.mark.parametrize(
-    ("nodes", "launcher", "binds"),
+    ("script", "nodes", "variables", "launch"),
     [
-        (1, "horovodrun -np 4", ["/lus"]),
-        (2, "mpirun -hostfile NODES -n 8 -npernode 4", ["/lus", "/site/openmpi"]),
+        ("polaris.pbs", 1, {}, f"{POLARIS} horovodrun -np 4"),
+        ("polaris.pbs", 1, {"RANKS": "1"}, f"{POLARIS} horovodrun -np 1"),
+        ("polaris.pbs", 2, {"MPICH_IMAGE": "1"}, f"{PALS} {MPICH}"),
+        ("thetagpu.cobalt", 1, {}, f"{THETA} horovodrun -np 4"),
+        (
+            "thetagpu.cobalt",
+            2,
+            {"MPI_BASE": "/site/openmpi"},
+            f"mpirun -hostfile {{nodes}} -n 8 -npernode 4 {THETA_MPI}",
+        ),
+        ("slurm.sbatch", 1, {"SLURM_GPUS_ON_NODE": "4"}, f"{APPTAINER} horovodrun -np 4"),
+        ("slurm.sbatch", 2, {"RANKS": "2"}, f"{SRUN} --cpu-bind=cores {APPTAINER}"),
+        ("slurm.sbatch", 1, {"LAUNCHER": "mpirun -np 4"}, f"{APPTAINER} mpirun -np 4"),
+        (
+            "slurm.sbatch",
+            1,
+            {"ENTER": "shifter --image=a:b"},
+            "shifter --image=a:b horovodrun -np 4",
+        ),
+        ("slurm.sbatch", 1, {"CONTAINER": "none"}, "horovodrun -np 4"),
     ],
 )
-def test_cobalt(tmp_path: Path, nodes: int, launcher: str, binds: list[str]) -> None:
-    site = Site(tmp_path, "singularity", "mpirun", nodes=nodes)
-    extra = {"STUB_RANKS": str(4 * nodes), "MPI_BASE": "/site/openmpi"}
-    process = site.run("thetagpu.cobalt", "02", "--steps", "50", **extra)
+def test_the_command_of_a_job(tmp_path, script, nodes, variables, launch) -> None:
+    engine = "singularity" if script == "thetagpu.cobalt" else "apptainer"
+    site = Site(tmp_path, engine, "mpiexec", "mpirun", "srun", "shifter", nodes=nodes)
+    ranks = nodes * int(variables.get("RANKS", 4))
+    words = ["02", "--steps", "500"]
+    process = site.run(script, *words, **{"STUB_RANKS": str(ranks), **variables})
     assert process.returncode == 0, process.stderr
-    start = [str(site.nodes) if word == "NODES" else word for word in launcher.split()]
-    options = [word for folder in (str(site.repo), *binds) for word in ("-B", folder)]
-    container = ["singularity", *site.container(*options)]
-    both = [*container, *start] if nodes == 1 else [*start, *container]
-    assert site.commands() == [[*both, *site.training("02_tf_function", 4 * nodes, "--steps", 50)]]
+    start = launch.format(repo=site.repo, image=site.image, nodes=site.nodes)
+    training = site.training("02_tf_function", ranks, "--steps", 500)
+    assert site.commands()[-1] == [*start.split(), *training]
+    results = site.repo / "results" / f"02_tf_function-np{ranks}-1234567.json"
+    assert process.stdout.endswith(f"submit: results in {results}\n")
+
+
+def test_what_the_scripts_load_and_export(tmp_path: Path) -> None:
+    site = Site(tmp_path, "apptainer", "singularity", "mpiexec")
+    # PBS passes no arguments to a script, but variables.
+    process = site.run("polaris.pbs", STAGE="04", OPTIONS="--steps 500", TIMELINE="1")
+    assert process.returncode == 0, process.stderr
+    modules = ["use /soft/modulefiles", "load spack-pe-base", "load apptainer"]
+    assert site.commands()[:-1] == [["module", *module.split()] for module in modules]
+    name = f"{site.repo}/results/04_tf_profiler-np4-1234567"
+    assert site.commands()[-1][-2:] == ["--steps", "500"]
+    env = site.last_environment()
+    assert (env["GPU_ORDER"], env["CORES"].split()[1]) == ("reversed", "8-15,40-47")
+    assert env["https_proxy"] == "http://proxy.alcf.anl.gov:3128"
+    assert env["HOROVOD_TIMELINE"] == f"{name}.timeline.json" and "PYTHONPATH" not in env
+
+    assert site.run("thetagpu.cobalt", "02").returncode == 0
     assert site.last_environment()["GPU_ORDER"] == "straight"
-
-
-def test_slurm_in_the_container(tmp_path: Path) -> None:
-    site = Site(tmp_path, "apptainer")
-    extra = {"SLURM_GPUS_ON_NODE": "4", "MODULES": "apptainer/1.4 cuda"}
-    process = site.run("slurm.sbatch", "02", "--lr", "0.002", **extra)
-    assert process.returncode == 0, process.stderr
-    container = ["apptainer", *site.container("-B", str(site.repo))]
-    training = site.training("02_tf_function", 4, "--lr", "0.002")
-    assert site.commands() == [
-        ["module", "load", "apptainer/1.4", "cuda"],
-        [*container, "horovodrun", "-np", "4", *training],
-    ]
-    assert site.last_environment()["OMPI_MCA_plm"] == "^slurm"
-
-
-def test_slurm_many_nodes(tmp_path: Path) -> None:
-    site = Site(tmp_path, "apptainer", "srun", nodes=2)
-    process = site.run("slurm.sbatch", "06", RANKS="2")
-    assert process.returncode == 0, process.stderr
-    launcher = ["srun", "--mpi=pmix", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2"]
-    launcher += ["--cpus-per-task=32", "--cpu-bind=cores", "apptainer"]
-    container = site.container("-B", str(site.repo))
-    assert site.commands() == [[*launcher, *container, *site.training("06_optimized", 4)]]
+    site.calls.unlink()
+    extra = {"RANKS": "4", "CONTAINER": "none", "MODULES": "tensorflow/2.17 cuda"}
+    assert site.run("slurm.sbatch", "02", **extra).returncode == 0
+    assert site.commands()[0] == ["module", "load", "tensorflow/2.17", "cuda"]
+    env = site.last_environment()
+    assert (env["OMPI_MCA_plm"], env["PYTHONPATH"]) == ("^slurm", "/from/a/module")
 
 
 def test_06_chooses_its_switches_before_the_ranks_start(tmp_path: Path) -> None:
     site = Site(tmp_path, "apptainer")
-    container = ["apptainer", *site.container("-B", str(site.repo))]
+    container = site.container()
     choose = [*container, "python3", f"{site.repo}/06_optimized/choose.py"]
     launch = [*container, "horovodrun", "-np", "4"]
     extra = {"RANKS": "4", "CHOOSE": "(unset)", "STUB_SWITCHES": "--xla on --steps-per-call 50"}
@@ -514,14 +494,8 @@ def test_06_chooses_its_switches_before_the_ranks_start(tmp_path: Path) -> None:
     assert site.commands() == [[*launch, *site.training("06_optimized", 4, "--xla", "off")]]
 
 
-def test_another_launcher_container_image_data_and_results(tmp_path: Path) -> None:
-    site = Site(tmp_path, "shifter", "apptainer")
-    extra = {"ENTER": "shifter --image=a:b --module=gpu", "LAUNCHER": "mpirun -np 4"}
-    process = site.run("slurm.sbatch", "06", RANKS="4", **extra)
-    assert process.returncode == 0, process.stderr
-    words = ["shifter", "--image=a:b", "--module=gpu", "mpirun", "-np", "4"]
-    assert site.commands() == [[*words, *site.training("06_optimized", 4)]]
-
+def test_files_outside_the_repository_are_mounted(tmp_path: Path) -> None:
+    site = Site(tmp_path, "apptainer")
     elsewhere = tmp_path / "elsewhere" / "mnist.npz"
     elsewhere.parent.mkdir()
     elsewhere.touch()
@@ -535,21 +509,14 @@ def test_another_launcher_container_image_data_and_results(tmp_path: Path) -> No
     assert site.commands()[-1][3:10] == [*words, "container/workshop.sif"]
 
 
-def test_without_a_container(tmp_path: Path) -> None:
-    """A module's Python: its PYTHONPATH stays. A venv of ./workshop comes first on PATH."""
+def test_a_venv_of_the_workshop_comes_first_on_the_path(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.add("python3", "#!/bin/sh\nexit 1\n")  # choose.py fails: then 06 has its defaults
-    extra = {"RANKS": "4", "CONTAINER": "none", "CHOOSE": "1"}
-    for _ in range(2):
-        process = site.run("slurm.sbatch", "06", **extra)
-        assert process.returncode == 0, process.stderr
-        training = site.training("06_optimized", 4)
-        assert site.commands()[-1] == ["horovodrun", "-np", "4", *training]
-        assert site.last_environment()["PYTHONPATH"] == "/from/a/module"
-        (site.repo / ".venv").mkdir(exist_ok=True)
-        if site.bin.exists():
-            site.bin.rename(site.repo / ".venv" / "bin")
-    assert len(site.commands()) == 2
+    (site.repo / ".venv").mkdir()
+    site.bin.rename(site.repo / ".venv" / "bin")
+    process = site.run("slurm.sbatch", "06", RANKS="4", CONTAINER="none", CHOOSE="1")
+    assert process.returncode == 0, process.stderr
+    assert site.commands() == [["horovodrun", "-np", "4", *site.training("06_optimized", 4)]]
 
 
 def test_the_parts_of_everything(tmp_path: Path) -> None:
@@ -559,7 +526,7 @@ def test_the_parts_of_everything(tmp_path: Path) -> None:
     process = site.run("polaris.pbs", **words)
     assert process.returncode == 0, process.stderr
     repo, folder = str(site.repo), site.repo / "results" / "all-1234567"
-    container = ["apptainer", *site.container("--fakeroot", "-B", repo)]
+    container = site.container("--fakeroot")
     given = words["OPTIONS"].split()
     short = ["--data", str(site.data), "--steps", "30", "--batch-size", "256"]
     logs = f"{folder}/logs"
@@ -609,6 +576,7 @@ def test_every_stage_by_number_and_by_folder(tmp_path: Path) -> None:
         (["02"], {"SLURM_JOB_ID": "(unset)"}, "this is not a job: type sbatch"),
         (["02"], {"PATH": "/usr/bin:/bin", "RANKS": "(unset)"}, "no GPU on this node"),
         (["02"], {"PATH": "/usr/bin:/bin"}, "neither apptainer nor singularity is on PATH"),
+        (["06", "--steps", "5"], {"SLURM_JOB_NUM_NODES": "x"}, "x nodes: must be a number"),
         (["02"], {"MNIST_NPZ": "/no/x.npz"}, "no data at /no/x.npz: type ./workshop data"),
     ],
 )
@@ -622,7 +590,7 @@ def test_one_clear_line(words: list[str], extra: dict, line: str, tmp_path: Path
 
 @pytest.mark.parametrize("script", JOB_SCRIPTS)
 def test_each_script_knows_its_batch_system(script: str, tmp_path: Path) -> None:
-    site = Site(tmp_path, "apptainer")
+    site = Site(tmp_path, "apptainer", nodes=2)
     project = {"STUB_PROJECT": "CHANGE_ME", "COBALT_PROJECT": "CHANGE_ME"}
     project["SLURM_JOB_ACCOUNT"] = "change_me"
     command = "sbatch" if script == "slurm.sbatch" else "qsub"
@@ -631,6 +599,8 @@ def test_each_script_knows_its_batch_system(script: str, tmp_path: Path) -> None
     assert complaint(site.run(script, "02", **unset)).startswith(
         "this is not a job: type " + command
     )
+    if script == "polaris.pbs":
+        assert "one node only" in complaint(site.run(script, "02"))
     (site.repo / "submit" / "common.sh").unlink()
     assert "is not the workshop: cd to its top folder" in complaint(site.run(script, "02"))
 
@@ -676,10 +646,10 @@ def test_each_rank_gets_one_gpu(node: Site, variables: dict[str, str], gpu: str)
     assert one_rank(node, **variables).stdout == f"{gpu}\n"
 
 
-def test_two_ranks_never_share_a_gpu(node: Site) -> None:
-    for variables in ({"HOROVOD_LOCAL_RANK": "4"}, {"SLURM_LOCALID": "1"}):
-        shown = {} if "4" in variables.values() else {"CUDA_VISIBLE_DEVICES": "0"}
-        assert "no GPU for local rank" in complaint(one_rank(node, **variables, **shown))
+@pytest.mark.parametrize(("rank", "gpus"), [("4", "0,1,2,3"), ("1", "0")])
+def test_two_ranks_never_share_a_gpu(node: Site, rank: str, gpus: str) -> None:
+    process = one_rank(node, HOROVOD_LOCAL_RANK=rank, CUDA_VISIBLE_DEVICES=gpus)
+    assert complaint(process).startswith(f"no GPU for local rank {rank}")
 
 
 def test_a_rank_stays_on_its_cores(node: Site) -> None:

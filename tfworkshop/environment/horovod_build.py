@@ -24,7 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tfworkshop import processes
-from tfworkshop.environment import venv
+from tfworkshop.environment.venv import installed_requirements
+from tfworkshop.files import cache_folder
 from tfworkshop.problem import Problem
 
 HOROVOD_VERSION = "0.28.1"
@@ -223,7 +224,7 @@ def lock(file: Path) -> Iterator[None]:
 def ensure_horovod() -> None:
     """Horovod in this environment, which holds the test layer; built if it has to be."""
     folder = Path(sys.prefix)
-    requirements = venv.installed_requirements(folder)
+    requirements = installed_requirements()
     if not requirements:  # a container's Python, say: nothing is installed there
         if importlib.util.find_spec("horovod") is None:
             raise Problem(f"{sys.executable} has no Horovod. {WITHOUT}")
@@ -235,11 +236,11 @@ def ensure_horovod() -> None:
     with lock(folder / f"{STAMP}.lock"):
         if stamp.exists() and stamp.read_text() in (key, f"{key}-mpi"):
             return
-        target = Path(os.environ.get("WORKSHOP_CACHE") or venv.ROOT / ".cache") / "wheels" / key
+        target = cache_folder() / "wheels" / key
         if not any(target.glob("*.whl")):
             say("Compiling Horovod (only once): 4 to 7 minutes on 2 cores.")
             started = time.monotonic()
-            build_wheel(target.absolute(), settings)
+            build_wheel(target, settings)
             say(f"Horovod is compiled, after {time.monotonic() - started:.0f} s.")
         wheels = [str(wheel) for wheel in target.glob("*.whl")]
         install = ["install", "--no-deps", "--no-index", "--force-reinstall", *wheels]

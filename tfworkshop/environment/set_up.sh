@@ -20,13 +20,16 @@ guarded() {
     return "$status"
 }
 
+# Nothing half-made stays; the last good environment comes back.
 put_back() {
     if [ -n "$child" ]; then
         kill "$child" 2>/dev/null || true
-        wait "$child" || true
+        wait "$child" 2>/dev/null || true
     fi
-    if [ ! -e "$stamp" ] && [ -e "$venv.old/workshop.txt" ]; then
+    if [ ! -e "$stamp" ] && [ -e "$stamp.part" ]; then
         rm -rf "$venv"
+    fi
+    if [ ! -e "$venv" ] && [ -e "$venv.old" ]; then
         mv "$venv.old" "$venv"
     fi
 }
@@ -91,11 +94,10 @@ make_venv() {
         say "The environment is made anew: add again what you have installed yourself, and Horovod."
         rm -rf "$venv.old"
         mv "$venv" "$venv.old"
-    elif [ -e "$venv" ] && [ ! -e "$stamp.part" ] && ! rmdir "$venv" 2>/dev/null; then
+    elif [ -e "$venv" ] && ! rmdir "$venv" 2>/dev/null; then
         fail "$venv was not made by ./workshop. Move it away, or name another folder:" \
             "WORKSHOP_VENV=FOLDER ./workshop ..."
     fi
-    rm -rf "$venv"
     mkdir "$venv"
     touch "$stamp.part" # it is ours, should this be interrupted
     guarded "$uv" venv -q --allow-existing --python "${request:->=3.$oldest,<3.$((newest + 1))}" "$venv" ||
@@ -115,8 +117,11 @@ install() {
         "$run"*) [ -x "$venv/bin/python" ] || make_venv ;;
         *) make_venv ;;
     esac
-    ! is_ready || wanted=${installed%.} # nothing but what somebody has removed since
-    say "Installing $package and what else is needed into $venv ..."
+    if is_ready; then # but somebody may have removed a package since
+        wanted=${installed%.}
+    else
+        say "Installing $package and what else is needed into $venv ..."
+    fi
     printf %s "$wanted" >"$stamp.part"
     quiet=yes
     [ ! -t 2 ] || quiet=

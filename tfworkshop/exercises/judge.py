@@ -207,12 +207,12 @@ def judge_profile(ran: Ran) -> str:
     options = f"--profile-steps {first} {last}"
     if observed.no_profile:
         raise mistake("no-profile", reason=observed.no_profile)
-    if not observed.markers:
-        raise mistake("no-markers")
-    if observed.markers != list(range(first, last + 1)):
-        numbers = ", ".join(str(number) for number in observed.markers)
-        raise mistake("window", options=options, numbers=numbers)
     if not observed.steps_in_profile:
+        raise mistake("no-markers")
+    if observed.steps_in_profile != list(range(first, last + 1)):
+        numbers = ", ".join(str(number) for number in observed.steps_in_profile)
+        raise mistake("window", options=options, numbers=numbers)
+    if not observed.root_markers:
         raise mistake("marker-not-root")
     if observed.fetches and not observed.fetches_in_marker:
         raise mistake("fetched-outside")

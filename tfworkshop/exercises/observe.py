@@ -115,6 +115,11 @@ def count_call(function: Any, tensor_inputs: Any, captured_inputs: Any) -> None:
                 seen.bytes_fed[key] += size
 
 
+def note_marker(marker: Any, name: str, **metadata: Any) -> None:
+    if metadata.get("_r"):
+        seen.observed.root_markers = True
+
+
 def open_marker(marker: Any) -> None:
     seen.markers_open += 1
 
@@ -156,6 +161,7 @@ def install_hooks(watched: bool) -> None:
     before(keras.layers.Dropout, "call", switch_dropout)
     before(zipfile.ZipFile, "open", count_read)
     before(ConcreteFunction, "_call_flat", count_call)
+    before(tf.profiler.experimental.Trace, "__init__", note_marker)
     before(tf.profiler.experimental.Trace, "__enter__", open_marker)
     before(tf.profiler.experimental.Trace, "__exit__", close_marker)
     before(OwnedIterator, "__next__", count_fetch)
@@ -264,9 +270,10 @@ def read_profile(logdir: Path) -> None:
     if not any(logdir.rglob(f"*{profile.ENDING}")):
         seen.observed.no_profile = "--logdir is empty. Is the profiler started and stopped?"
         return
-    contents, hosts = report.load(logdir)
-    seen.observed.markers = sorted(marker.number for host in hosts for marker in host.markers())
-    seen.observed.steps_in_profile = contents.steps.count
+    _, hosts = report.load(logdir)
+    seen.observed.steps_in_profile = sorted(
+        {marker.number for host in hosts for marker in host.markers()}
+    )
 
 
 # --- a run ---

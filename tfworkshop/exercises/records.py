@@ -64,8 +64,8 @@ class Observed(msgspec.Struct):
     fetches_in_marker: int = 0
     graphs: list[Graph] = []
     no_profile: str = ""  # why there is none
-    markers: list[int] = []  # the steps that are marked in it
-    steps_in_profile: int = 0  # as the report counts them
+    steps_in_profile: list[int] = []  # by their markers
+    root_markers: bool = False
 
 
 class Check(msgspec.Struct):

@@ -6,6 +6,7 @@ python -m tfworkshop.ladder.keras_fit VARIANT STEPS BATCH_SIZE DATA    prints im
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
 import os
 import statistics
@@ -107,7 +108,7 @@ def train(variant: Variant, steps: int, batch_size: int, data: Path) -> float:
             callbacks=[Clock()],
         )
     timed = ends[warmup_calls - 1 :]
-    seconds_per_call = [end - start for start, end in zip(timed, timed[1:])]
+    seconds_per_call = [end - start for start, end in itertools.pairwise(timed)]
     return variant.steps_per_call * batch_size / statistics.median(seconds_per_call)
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from tfworkshop.mysteries.evidence import Copies, LinesByFunction, Log, Timeline
 from tfworkshop.report.figures import percent
 from tfworkshop.report.profile import Profile
-from tfworkshop.report.verdict import LIMITS
 from tfworkshop.terminal import number
 
 FALSE_SPEED = 2  # claimed by real speed: on a busy machine they differ by up to 1.5
+WAITING_FOR_DATA = 0.10  # of a step: 04 waits for less than 0.01
 SLOW_LINES = 0.15  # of the loop's time
 LONG_EXCHANGE = 0.5  # of a step
 LATE = 0.4  # of a step: on a busy machine equal ranks differ by a third
@@ -55,7 +55,7 @@ def judge_input(profile: Profile) -> Finding | None:
         return None
     share = profile.steps.share("input")
     figures = f"In the profile {percent(share)} of a step waits for data."
-    return Finding(share >= LIMITS["input"], figures)
+    return Finding(share >= WAITING_FOR_DATA, figures)
 
 
 def judge_retracing(profile: Profile) -> Finding | None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import tempfile
 from pathlib import Path
 
+from rich.console import Console
+
 from tfworkshop import terminal
-from tfworkshop.files import check_writable, save
+from tfworkshop.files import check_output_file, save_record
 from tfworkshop.problem import Problem
-from tfworkshop.progress import ProgressLine
 from tfworkshop.quiet import quiet_cpp
 from tfworkshop.stages import Stage, choose
 
@@ -27,7 +27,7 @@ def run(what: str, file: Path | None) -> int:
     elif not Path(script).is_file():
         raise Problem(f"there is no file {script}")
     if file:
-        check_writable(file, b"{")
+        check_output_file(file, ".json")
     console = terminal.console()
     console.width = min(console.width, 100)
     console.print("xray predicts placement, not time: what an A100 would do, found without a GPU.")
@@ -38,8 +38,7 @@ def run(what: str, file: Path | None) -> int:
         cases = predict.own_function(Path(script), function) if own else of_stages(stages)
     show.show(cases, console)
     if file:
-        text = json.dumps({"tensorflow": version, "cases": cases}, indent=1) + "\n"
-        save(file, lambda part: part.write_text(text, encoding="utf-8"))
+        save_record(file, {"tensorflow": version, "cases": cases})
         console.print(f"wrote {file}", markup=False)
     return 0
 
@@ -71,10 +70,9 @@ def of_stages(stages: list[Stage]) -> list[dict]:
     from tfworkshop.xray import predict
 
     cases: list[dict] = []
-    line = ProgressLine("xray")
-    with tempfile.TemporaryDirectory() as folder:
+    console = Console(stderr=True)
+    with console.status("xray") as status, tempfile.TemporaryDirectory() as folder:
         for stage in stages:
-            line.show(stage.name)
+            status.update(f"xray: {stage.name}")
             cases += predict.script(stage.script, Path(folder))
-    line.clear()
     return cases
