@@ -523,6 +523,8 @@ def test_waiting_for_data_gains_only_where_nothing_was_computed() -> None:
 def test_nothing_is_advised_that_is_on_already(setup: Setup, absent: str, stated: str) -> None:
     advice = judged({"device_compute": 95, "other": 5}, setup).verdict["next"]
     assert absent not in advice and stated in advice
+    on_cpu = judged({"host_compute": 95, "other": 5}, setup).verdict["next"]
+    assert ("03_xla" in on_cpu) == (not setup.xla)
 
 
 def test_what_is_on_is_seen_in_the_names() -> None:
