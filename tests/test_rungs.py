@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import itertools
 import re
 
 import pytest
@@ -16,7 +17,7 @@ MOST_NEW_LINES = 66  # a rung is about a screen
 ORDER = ["get_dataset", "fetch_batch", "MNISTClassifier", "compute_loss", "forward_pass"]
 ORDER += ["train_loop", "train_network"]
 FILES = [f"{folder}/{file}" for folder, file in SCRIPTS]
-RUNGS = list(zip(FILES, FILES[1:]))
+RUNGS = list(itertools.pairwise(FILES))
 
 every_script = pytest.mark.parametrize("path", FILES)
 every_rung = pytest.mark.parametrize(("before", "after"), RUNGS, ids=FILES[1:])
