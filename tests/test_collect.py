@@ -1,18 +1,17 @@
-"""Every way to collect a profile leaves one that the report reads, with its steps."""
+"""04's collect.py: every way to collect a profile gives one that the report reads, with its steps.
+And 02's clock.py: a clock that does not wait shows too little."""
 
 from __future__ import annotations
 
 import re
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import load_script, run_main, said, stage_environment
-from tfworkshop.report import command as report
-from tfworkshop.report.profile import Profile
+from tests.conftest import load_script, run_main, run_script, said, stage_environment
+from tfworkshop.report import reader
 from tfworkshop.report.screenshots import FOLDER, SAMPLE
 
 COLLECT = (FOLDER.name, "collect.py")
@@ -26,11 +25,9 @@ def collect(monkeypatch: pytest.MonkeyPatch):
     return load_script(COLLECT)
 
 
-def read(logdir: Path) -> Profile:
-    return report.load(logdir)[0]
-
-
-def step_numbers(profile: Profile) -> list[int]:
+def step_numbers(logdir: Path) -> list[int]:
+    profile, _ = reader.load(logdir)
+    assert profile.steps.source == "markers" and profile.verdict["kind"] != "unknown"
     return [int(step.name.split()[-1]) for step in profile.steps.per_step]
 
 
@@ -40,91 +37,76 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def test_start_and_stop_around_a_window(profiled: Path) -> None:
-    profile = read(profiled)
-    assert step_numbers(profile) == list(range(5, 15))
-    assert profile.verdict["kind"] != "unknown"
+@pytest.mark.slow
+@pytest.mark.parametrize(("way", "steps"), [("context", (10, 19)), ("callback", (2, 20))])
+def test_profile_of_a_loop_and_of_fit(way: str, steps, small, warm_python, tmp_path) -> None:
+    options = [way, "--data", small, "--batch-size", BATCH, "--logdir", "logs"]
+    process = run_script(COLLECT, *options, cwd=tmp_path, python=warm_python)
+    assert process.returncode == 0, process.stderr
+    assert step_numbers(tmp_path / "logs") == list(range(steps[0], steps[1] + 1))
 
 
-@pytest.mark.parametrize(
-    ("way", "steps"),
-    [("context", list(range(10, 20))), ("callback", list(range(2, 21)))],
-    ids=["context", "callback"],
-)
-def test_profile_of_a_loop_and_of_fit(way: str, steps: list[int], collect, small, tmp_path) -> None:
-    options = [way, "--data", small, "--batch-size", BATCH, "--logdir", tmp_path / "logs"]
-    ended = run_main(collect, *options)
-    assert ended.status == 0, ended.stderr
-    profile = read(tmp_path / "logs")
-    assert step_numbers(profile) == steps
-    assert profile.verdict["kind"] != "unknown"
-
-
-def test_sample_a_running_program(collect, small: Path, tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.slow
+def test_sample_a_running_program(small: Path, warm_python: Path, tmp_path: Path) -> None:
     """Server and client stand in different folders: the profile is where the client asked."""
     here, there, port = tmp_path / "client", tmp_path / "server", free_port()
-    here.mkdir(), there.mkdir()
-    command = [sys.executable, str(FOLDER / "collect.py"), "server", "--port", str(port)]
-    command += ["--data", str(small), "--batch-size", str(BATCH), "--steps", "60000"]
-    environment = stage_environment(PYTHONUNBUFFERED="1")
+    here.mkdir()
+    there.mkdir()
+    command = [warm_python, FOLDER / "collect.py", "server", "--port", port, "--data", small]
+    command += ["--batch-size", BATCH, "--steps", 60000]
     with subprocess.Popen(
-        command, cwd=there, env=environment, stdout=subprocess.PIPE, text=True
+        list(map(str, command)),
+        cwd=there,
+        env=stage_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
     ) as server:
         try:
             assert server.stdout and "collect.py sample" in server.stdout.readline()
-            options = ["sample", "--port", port, "--ms", 1000, "--data", small]
-            monkeypatch.chdir(here)
-            ended = run_main(collect, *options)
+            taken = run_script(
+                COLLECT, "server", "--port", port, "--data", small, cwd=there, python=warm_python
+            )
+            options = ["sample", "--port", port, "--ms", 1000]
+            process = run_script(COLLECT, *options, cwd=here, python=warm_python)
             assert server.poll() is None  # sampling does not end it
         finally:
             server.terminate()
-    assert ended.status == 0, ended.stderr
-    profile = read(here / "logs")
-    numbers = step_numbers(profile)
+    assert taken.returncode == 1 and f"port {port} is in use" in taken.stderr
+    assert process.returncode == 0, process.stderr
+    numbers = step_numbers(here / "logs")
     assert len(numbers) >= 3 and numbers == list(range(numbers[0], numbers[-1] + 1))
-    assert profile.verdict["kind"] != "unknown"
-    assert not list(there.iterdir())
+    assert not list(there.rglob("*.pb"))
 
 
+@pytest.mark.slow
 def test_keras_alone_sets_no_step_markers(collect, small: Path, tmp_path: Path) -> None:
     """Why collect.py has a callback of its own. If this fails, Keras has learnt it: drop ours."""
-    images, _, labels, _ = collect.stage.get_dataset(small)
+    images, labels, _, _ = collect.stage.get_dataset(small)
     model = collect.stage.MNISTClassifier()
     model.compile("adam", collect.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     callback = collect.keras.callbacks.TensorBoard(str(tmp_path), profile_batch=(2, 4))
     model.fit(images[:32], labels[:32], 8, callbacks=[callback], verbose=0)
-    profile = read(tmp_path)
-    assert profile.steps.source == "inferred"  # from calls of Keras's own function
+    assert reader.load(tmp_path)[0].steps.source != "markers"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "line"),
+    ("options", "status", "line"),
     [
-        ("", "the following arguments are required: way"),
-        ("sideways", "argument way: invalid choice: 'sideways'"),
-        ("context --batch-size 0", "--batch-size must be between 1 and 65535"),
-        ("sample --port 70000", "--port must be between 1 and 65535"),
-        ("sample --port PORT", "no answer from localhost:PORT: start python collect.py server"),
-        ("context --data no.npz", "cannot read no.npz"),
-        ("context --logdir FILE/logs", "cannot write to FILE/logs: Not a directory"),
+        ("sideways", 2, "argument way: invalid choice: 'sideways'"),
+        ("context --batch-size 0", 2, "--batch-size: must be at least 1, not 0"),
+        ("sample --port PORT", 1, "no answer from localhost:PORT: start python collect.py server"),
+        ("context --data no.npz", 1, "there is no no.npz"),
+        ("context --logdir FILE/logs", 1, "cannot create the folder FILE/logs: Not a directory"),
     ],
 )
-def test_bad_input(options: str, line: str, collect, tmp_path: Path, monkeypatch) -> None:
+def test_bad_input(options, status: int, line: str, collect, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "FILE").touch()
     port = str(free_port())
-    words = options.replace("PORT", port).split()
-    ended = run_main(collect, *words)
-    assert ended.status == 1
-    assert len(said(ended.stderr)) == 1 and line.replace("PORT", port) in ended.stderr
-    assert not list(tmp_path.rglob("*.pb"))
-
-
-def test_a_port_in_use_is_noticed(collect, small: Path) -> None:
-    with socket.create_server(("localhost", 0)) as taken:
-        port = taken.getsockname()[1]
-        ended = run_main(collect, "server", "--port", port, "--data", small)
-    assert ended.status == 1 and f"port {port} is in use" in ended.stderr
+    ended = run_main(collect, *options.replace("PORT", port).split())
+    assert ended.status == status
+    assert line.replace("PORT", port) in said(ended.stderr)[-1]
 
 
 def test_the_sample_profile() -> None:
@@ -132,14 +114,20 @@ def test_the_sample_profile() -> None:
     content = SAMPLE.read_bytes()
     assert len(content) < 300_000
     assert not re.search(rb"/(home|root|tmp|usr|work|opt|mnt|var|Users)/", content)
-    profile = read(FOLDER / "sample")
-    assert profile.hosts == ["sample"]
-    assert profile.steps.count == 5
-    assert profile.verdict["kind"] == "input-bound"
-    assert profile.input_pipeline
+    profile, _ = reader.load(FOLDER / "sample")
+    assert (profile.hosts, profile.steps.count) == (["sample"], 5)
+    assert profile.verdict["kind"] == "input-bound" and profile.input_pipeline
 
 
-def test_the_pictures_of_the_readme_are_there_and_small() -> None:
-    names = re.findall(r"!\[[^]]+\]\(([^)]+)\)", (FOLDER / "README.md").read_text())
-    assert names
-    assert all(0 < (FOLDER / name).stat().st_size < 200_000 for name in names)
+@pytest.mark.slow
+def test_a_clock_that_does_not_wait_shows_too_little(small, warm_python, tmp_path) -> None:
+    clock = ("02_tf_function", "clock.py")
+    options = ["--batch-size", 64, "--data", small]
+    process = run_script(clock, *options, cwd=tmp_path, python=warm_python)
+    assert process.returncode == 0, process.stderr
+    no_wait, wall, wait = map(float, re.findall(r"([\d.]+) ms/step", process.stdout))
+    assert no_wait < wall / 2 and no_wait < wait / 2
+    too_large = run_script(
+        clock, "--batch-size", 9999, "--data", small, cwd=tmp_path, python=warm_python
+    )
+    assert too_large.returncode == 1 and "--batch-size 9999" in said(too_large.stderr)[-1]
