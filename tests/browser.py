@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -52,11 +51,7 @@ class Browser:
 
     def close(self) -> None:
         self.process.terminate()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.process.wait(30)
         os.close(self.to_browser)
         os.close(self.from_browser)
 
@@ -143,11 +138,11 @@ class Browser:
             self.mouse("mouseReleased", x, y, button="left", clickCount=number)
         self.drawn()
 
-    def drag(self, x: float, y: float, dx: float, dy: float = 0) -> None:
+    def drag(self, x: float, y: float, dx: float) -> None:
         self.mouse("mousePressed", x, y, button="left", clickCount=1)
         for part in (0.25, 0.5, 0.75, 1):
-            self.mouse("mouseMoved", x + part * dx, y + part * dy, button="left", buttons=1)
-        self.mouse("mouseReleased", x + dx, y + dy, button="left", clickCount=1)
+            self.mouse("mouseMoved", x + part * dx, y, button="left", buttons=1)
+        self.mouse("mouseReleased", x + dx, y, button="left", clickCount=1)
         self.drawn()
 
     def wheel(self, x: float, y: float, delta: float) -> None:
@@ -159,11 +154,3 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
         self.drawn()
-
-    def screenshot(self, file: Path, whole: bool = False) -> None:
-        shot = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
-        file.write_bytes(base64.b64decode(shot["data"]))
-
-    def pdf(self, file: Path) -> None:
-        made = self.call("Page.printToPDF", printBackground=True)
-        file.write_bytes(base64.b64decode(made["data"]))

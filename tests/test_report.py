@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,11 +27,6 @@ GPU_PROFILE = ROOT.parent / "shared" / "data" / "gpu_multi_worker.xplane.pb"
 needs_gpu_profile = pytest.mark.skipif(
     not GPU_PROFILE.exists(), reason="the published GPU profile is not here"
 )
-KEYS = {
-    *("run", "hosts", "device_type", "steps", "verdict", "operations", "kernels", "precision"),
-    *("memory", "input_pipeline", "missing", "devices", "host_steps", "layers", "retraced"),
-    *("causes", "setup"),
-}
 
 
 def only_file(logdir: Path) -> Path:
@@ -45,17 +40,14 @@ def as_json(tmp_path: Path, *paths: Path) -> dict[str, Any]:
     return json.loads(file.read_text())
 
 
-def record(folder: Path, step: Callable[[int], object], count: int = 6, **marker: int) -> Path:
-    """A real profile of a few small steps, made in this process; unmarked without _r or so."""
+def record(folder: Path, step: Callable[[int], object], count: int = 6) -> Path:
+    """A real profile of a few small steps, made in this process."""
     import tensorflow as tf
 
     step(0)
     tf.profiler.experimental.start(str(folder))
     for i in range(count):
-        if marker:
-            with tf.profiler.experimental.Trace("train", step_num=i, **marker):
-                step(i)
-        else:
+        with tf.profiler.experimental.Trace("train", step_num=i, _r=1):
             step(i)
     tf.profiler.experimental.stop()
     return folder
@@ -69,7 +61,7 @@ class Oracle(NamedTuple):
 
     steps: list[dict[str, float]]
     operations: dict[tuple[str, str, str], tuple[float, int]]  # self time in us, count
-    kernels: list[tuple[object, ...]]
+    kernels: Counter[str]  # ns by name
     bits16_percent: float
     peaks: dict[str, int]
 
@@ -102,25 +94,23 @@ def ask_tensorflow(file: Path) -> Oracle:
         ).without_idle.tf_stats_record
     }
     table = kernel_stats_pb2.KernelStatsDb.FromString(convert("kernel_stats"))
-    kernels = []
+    kernels: Counter[str] = Counter()
     for r in table.reports:
-        size = *r.block_dim, *r.grid_dim, r.registers_per_thread, r.occurrences
-        times = r.total_duration_ns, r.min_duration_ns, r.max_duration_ns
-        kernels.append((r.name, *size, *times))
+        kernels[r.name] += r.total_duration_ns
     memory = json.loads(convert("memory_profile") or b"{}").get("memoryProfilePerAllocator", {})
     peaks = {n: int(m["profileSummary"]["peakStats"]["peakBytesInUse"]) for n, m in memory.items()}
     bits = page.analysis.device_compute_16bit_percent
-    return Oracle(steps, operations, sorted(kernels), bits, peaks)
+    return Oracle(steps, operations, kernels, bits, peaks)
 
 
 def synchronous_gpu() -> Made:
     """Three steps of 100 µs: data, launches, kernels in 16 and 32 bit."""
     made = Made()
+    details = {"kernel_details": "regs:32 grid:4,1,1 block:256,1,1"}
     for i in range(3):
         at = 1000 + 120 * i
-        made.step(i, at, 100)
+        made.step(i, at, 100, _r=1)
         made.host("python", "IteratorGetNext", at + 2, 20)
-        details = {"kernel_details": "regs:32 grid:4,1,1 block:256,1,1"}
         for number, start, length, op, shape in (
             (2 * i, at + 36, 20, "d/MatMul:MatMul", "(half[8])"),
             (2 * i + 1, at + 60, 25, "d/Relu:Relu", "(float[8])"),
@@ -129,14 +119,6 @@ def synchronous_gpu() -> Made:
             stats = {**details, "correlation_id": number, "tf_op": op, "shape": shape}
             made.kernel("k", start, length, **stats)
     return made
-
-
-def recorded(name: str, profiled: Path, tmp_path: Path) -> Path:
-    if name == "gpu" and not GPU_PROFILE.exists():
-        pytest.skip("the published GPU profile is not here")
-    if name == "made":
-        return synchronous_gpu().write(tmp_path)
-    return {"sample": SAMPLE, "stage": only_file(profiled), "gpu": GPU_PROFILE}[name]
 
 
 PARTS = {  # ours, and TensorFlow's fields that add up to it
@@ -160,7 +142,10 @@ def compare_steps(ours: Steps, theirs: Oracle, parts: list[str]) -> None:
 
 @pytest.mark.parametrize("name", ["sample", "stage", "made", "gpu"])
 def test_the_figures_are_those_of_tensorflow(name: str, profiled: Path, tmp_path: Path) -> None:
-    file = recorded(name, profiled, tmp_path)
+    file = {"sample": SAMPLE, "stage": only_file(profiled), "gpu": GPU_PROFILE}.get(name)
+    file = file or synchronous_gpu().write(tmp_path)
+    if not file.exists():
+        pytest.skip("the published GPU profile is not here")
     theirs, ours = ask_tensorflow(file), report.load(file)[0]
     if name != "made":  # TensorFlow ties no work to its markers
         compare_steps(ours.steps, theirs, ["device_compute"] if name == "gpu" else list(PARTS))
@@ -168,11 +153,10 @@ def test_the_figures_are_those_of_tensorflow(name: str, profiled: Path, tmp_path
     for key, (self_us, count) in theirs.operations.items():
         assert found[key].self_ms * 1e3 == pytest.approx(self_us, rel=0.02, abs=0.1), key
         assert found[key].count == count
-    kernels = []
-    for k in ours.kernels:
-        times = [round(us * 1e3) for us in (k.total_ms * 1e3, k.min_us, k.max_us)]
-        kernels.append((k.name, *k.block, *k.grid, k.registers, k.count, *times))
-    assert sorted(kernels) == theirs.kernels
+    kernels: Counter[str] = Counter()
+    for kernel in ours.kernels:
+        kernels[kernel.name] += round(kernel.total_ms * 1e6)
+    assert kernels == theirs.kernels
     assert (ours.precision["bits16_percent"] or 0) == pytest.approx(theirs.bits16_percent, abs=0.1)
     assert {item.allocator: item.peak_bytes for item in ours.memory.allocators} == theirs.peaks
 
@@ -180,64 +164,29 @@ def test_the_figures_are_those_of_tensorflow(name: str, profiled: Path, tmp_path
 # --- real profiles ---
 
 
-def test_reading_needs_no_tensorflow() -> None:
-    code = "import sys; from tfworkshop.report import command, page; from pathlib import Path; "
-    code += f"command.make([Path({str(SAMPLE)!r})], {{}}); print('tensorflow' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert ran.stdout.endswith("False\n"), ran.stderr
-
-
-def test_json_has_what_tools_need(profiled: Path, tmp_path: Path) -> None:
-    before = sorted(profiled.rglob("*"))
+def test_json_and_terminal(profiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     made = as_json(tmp_path, profiled)
-    assert sorted(profiled.rglob("*")) == before
-    assert set(made) >= KEYS
     steps = made["steps"]
     assert (steps["source"], steps["basis"]) == ("markers", "train")
     assert steps["min_ms"] <= steps["average_ms"] <= steps["max_ms"]
-    assert set(steps["split"]) == set(LABELS)
     assert sum(steps["split"].values()) == pytest.approx(steps["average_ms"], rel=0.01)
     assert [step["name"] for step in steps["per_step"]] == [f"train {i}" for i in range(5, 15)]
     assert made["verdict"]["kind"] == "compute-bound"
     assert made["verdict"]["confidence"] == "measured"
     assert {op["mode"] for op in made["operations"]} == {"graph", "tf.data"}
     assert next(op["count"] for op in made["operations"] if op["name"].startswith("adam/")) == 10
-    times = [op["self_ms"] for op in made["operations"]]
-    assert times == sorted(times, reverse=True)
     assert sum(op["share"] for op in made["operations"]) == pytest.approx(1)
     (memory,) = made["memory"]["allocators"]
-    assert memory["peak_bytes"] == made["memory"]["peak_bytes"] > 1e6
     assert sum(held["total_bytes"] for held in memory["at_peak"]) <= memory["peak_bytes"]
     assert made["precision"] == {"bits16_percent": None, "bits32_percent": None}
-
-
-def test_the_terminal_view(profiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    made = as_json(tmp_path, profiled)
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 100 and "\x1b" not in shown
     starts = [line.split(":")[0] for line in shown.splitlines()[:4]]
     assert starts == ["Compute-bound", "Evidence", "Ceiling", "Next"]
-    for step in made["steps"]["per_step"]:
+    for step in steps["per_step"]:
         assert re.search(rf" {step['name']} [I#.*]+ ", shown)
     for op in made["operations"][:10]:
         assert op["name"][-20:] in shown
-
-
-def test_markers_need_not_be_roots_and_steps_are_inferred_without(tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    double = tf.function(lambda x: tf.matmul(x, x))
-    matrix = tf.ones((200, 200))
-
-    def step(_: int) -> None:
-        double(matrix).numpy()
-
-    marked = report.load(record(tmp_path / "marked", step, 12, other=1))[0]  # as Keras does it
-    assert (marked.steps.source, marked.steps.count) == ("markers", 12)
-    inferred = report.load(record(tmp_path / "plain", step, 12))[0]
-    assert (inferred.steps.source, inferred.steps.count) == ("inferred", 11)
-    assert inferred.verdict["confidence"] == "inferred"
-    assert inferred.steps.average_ms and inferred.steps.irregularity is not None
 
 
 def test_slow_input_is_called_so(tmp_path: Path) -> None:
@@ -247,20 +196,17 @@ def test_slow_input_is_called_so(tmp_path: Path) -> None:
         time.sleep(0.02)
         return x
 
-    batches = tf.data.Dataset.range(100).map(
-        lambda x: tf.ensure_shape(tf.numpy_function(slow, [x], tf.int64), [])
-    )
-    batches = iter(batches.batch(1))
+    numbers = tf.data.Dataset.range(100)
+    slowed = numbers.map(lambda x: tf.ensure_shape(tf.numpy_function(slow, [x], tf.int64), []))
+    batches = iter(slowed.batch(1))
     work = tf.function(lambda x: tf.reduce_sum(tf.ones((100, 100)) * tf.cast(x, tf.float32)))
-    logs = record(tmp_path / "logs", lambda _: work(next(batches)).numpy(), _r=1)
-    made = as_json(tmp_path, logs)
-    assert made["verdict"]["kind"] == "input-bound"
-    assert made["steps"]["split"]["input"] > 8  # of each step's 20 ms of sleep
-    first = made["causes"][0]
-    assert first["name"] == "input" and first["factor"] > 1.5
-    assert first["gain_ms"] <= made["steps"]["split"]["input"] + 1e-9
-    (bottleneck,) = made["input_pipeline"]
-    assert "Map" in bottleneck["iterator"] and bottleneck["slowest_call_ms"] > 15
+    found = report.load(record(tmp_path, lambda _: work(next(batches)).numpy()))[0]
+    assert found.verdict["kind"] == "input-bound"
+    assert found.steps.split["input"] > 8  # of each step's 20 ms of sleep
+    assert found.causes[0].name == "input" and found.causes[0].factor > 1.5
+    assert found.causes[0].gain_ms <= found.steps.split["input"] + 1e-9
+    (bottleneck,) = found.input_pipeline
+    assert "Map" in bottleneck.iterator and bottleneck.slowest_call_ms > 15
 
 
 def test_eager_steps_and_retracing_are_called_so(tmp_path: Path) -> None:
@@ -273,21 +219,21 @@ def test_eager_steps_and_retracing_are_called_so(tmp_path: Path) -> None:
             tf.matmul(x, x)
             sum(range(5000))
 
-    found = report.load(record(tmp_path / "eager", eager, _r=1))[0]
+    found = report.load(record(tmp_path / "eager", eager))[0]
     assert found.verdict["kind"] == "host-bound" and "02_tf_function" in found.verdict["next"]
     assert {(op.type, op.mode, op.count) for op in found.operations} == {("MatMul", "eager", 360)}
 
     again = tf.function(lambda x: tf.reduce_sum(x), reduce_retracing=False)
-    found = report.load(record(tmp_path / "again", lambda i: again(tf.ones(10 + i)), _r=1))[0]
+    found = report.load(record(tmp_path / "again", lambda i: again(tf.ones(10 + i))))[0]
     assert found.verdict["kind"] == "compile-bound"
     assert found.steps.share("compilation") > 0.2
     assert [item.traced for item in found.retraced] == [5]
 
 
-def test_an_empty_window(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    made = as_json(tmp_path, record(tmp_path / "logs", lambda _: None, 0))
-    assert made["operations"] == [] and made["verdict"]["kind"] == "unknown"
-    assert report.make([tmp_path / "logs"], {"html": tmp_path / "page.html"}) == 0
+def test_an_empty_window(tmp_path: Path) -> None:
+    logs = record(tmp_path / "logs", lambda _: None, 0)
+    assert report.load(logs)[0].verdict["kind"] == "unknown"
+    assert report.make([logs], {"html": tmp_path / "page.html"}) == 0
 
 
 @needs_gpu_profile
@@ -302,8 +248,6 @@ def test_gpu_profile(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     six = computed["/device:GPU:6"]
     assert six["idle_ms"] == pytest.approx(6.44, abs=0.01)
     assert made["causes"][0]["gain_ms"] == pytest.approx(six["waiting_ms"]["launch"], rel=0.01)
-    notes = " ".join(made["notes"])
-    assert "GPU:0, GPU:2, GPU:3, GPU:5, GPU:7 recorded nothing; GPU:1 only copies" in notes
     assert list(made["kinds"]) == ["elementwise", "random numbers"]
     assert len([layer for layer in made["layers"] if layer["name"].startswith("layer_")]) == 24
     assert made["kernels"][1]["short"] == "Eigen TensorConversionOp<half, float>"
@@ -314,23 +258,18 @@ def test_gpu_profile(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
 # --- finding a profile, several hosts ---
 
 
-def test_any_folder_around_a_profile_will_do(profiled: Path, tmp_path: Path) -> None:
+def test_any_folder_around_a_profile_will_do(profiled: Path) -> None:
     file = only_file(profiled)
     for path in (profiled.parent, profiled, profiled / "plugins", file.parent, file):
         assert recording.find(path).files[-1].resolve() == file.resolve()
-    moved = tmp_path / "renamed.xplane.pb"
-    moved.write_bytes(file.read_bytes())
-    assert as_json(tmp_path, moved)["run"] == "renamed"
 
 
-def test_the_newest_run_is_taken_and_that_is_said(tmp_path: Path) -> None:
+def test_the_newest_run_is_taken(tmp_path: Path) -> None:
     for year in (2024, 2023):  # the newer one is written first
         folder = tmp_path / "plugins" / "profile" / f"{year}_01_01_00_00_00"
         folder.mkdir(parents=True)
         Made().step(year, 0, 10).write(folder)
-    found = report.load(tmp_path)[0]
-    assert found.run == "2024_01_01_00_00_00"
-    assert "newest of the 2 runs" in found.notes[0]
+    assert report.load(tmp_path)[0].run == "2024_01_01_00_00_00"
 
 
 def test_ranks_that_recorded_into_folders_of_their_own(tmp_path: Path) -> None:
@@ -344,28 +283,23 @@ def test_ranks_that_recorded_into_folders_of_their_own(tmp_path: Path) -> None:
 # --- bad input, output files ---
 
 
-def test_bad_input(profiled: Path, tmp_path: Path) -> None:
-    file = only_file(profiled)
-    garbage, short, empty = (tmp_path / f"{name}.xplane.pb" for name in ("garbage", "cut", "empty"))
-    garbage.write_bytes(os.urandom(3000))
-    short.write_bytes(file.read_bytes()[:-1000])
+def test_bad_input(tmp_path: Path) -> None:
+    cut, empty, both = (tmp_path / name for name in ("cut.xplane.pb", "0.xplane.pb", "both.json"))
+    cut.write_bytes(SAMPLE.read_bytes()[:-1000])
     empty.touch()
     (tmp_path / "hollow").mkdir()
-    both = tmp_path / "both.json"
     cases: list[tuple[list[Path], dict[str, Path], str]] = [
         ([tmp_path / "nope"], {}, "no such folder"),
         ([tmp_path / "hollow"], {}, "no profile"),
         ([ROOT / "README.md"], {}, "is not a profile"),
-        ([garbage], {}, "is not a profile, or not a whole one"),
-        ([short], {}, "is not a profile, or not a whole one"),
+        ([cut], {}, "is not a profile, or not a whole one"),
         ([empty], {}, "is empty"),
-        ([file, tmp_path / "nope"], {}, "no such folder"),
-        ([file], {"html": tmp_path / "there" / "page.html"}, "there is no folder"),
-        ([file], {"html": tmp_path / "page.txt"}, "must end in .html"),
-        ([file], {"html": Path("-")}, "only --json"),
-        ([file], {"json": file}, "named like a profile"),
-        ([file], {"json": both, "trace": both}, "named for two outputs"),
-        ([file, file], {"trace": tmp_path / "x.json.gz"}, "one profile"),
+        ([SAMPLE, tmp_path / "nope"], {}, "no such folder"),
+        ([SAMPLE], {"html": tmp_path / "there" / "page.html"}, "there is no folder"),
+        ([SAMPLE], {"html": tmp_path / "page.txt"}, "must end in .html"),
+        ([SAMPLE], {"html": Path("-")}, "only --json"),
+        ([SAMPLE], {"json": both, "trace": both}, "named for two outputs"),
+        ([SAMPLE, SAMPLE], {"trace": tmp_path / "x.json.gz"}, "one profile"),
     ]
     before = sorted(tmp_path.rglob("*"))
     for paths, files, message in cases:
@@ -412,7 +346,7 @@ def test_comparison_counts_by_the_step() -> None:
     a.operations = [operation("same", 100), operation("faster", 300, 40), operation("gone", 20)]
     b.operations = [operation("same", 20, 2), operation("faster", 10, 2), operation("new", 14)]
     found = compare.compare(a, b)
-    assert found.per_step and found.sentence.startswith("B is 2.00 times as fast as A: 50.0 ms")
+    assert found.per_step
     rows = [(op.name, op.a_ms, op.b_ms, op.difference_ms) for op in found.operations]
     assert rows == [
         ("faster", 30, 5, -25),
@@ -421,7 +355,6 @@ def test_comparison_counts_by_the_step() -> None:
         ("same", 10, 10, 0),
     ]
     assert next((part.name, part.difference_ms) for part in found.split) == ("Host compute", -50)
-    assert "1 added (+7.0 ms), 1 removed (-2.0 ms), 1 run more or less often" in found.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -439,11 +372,7 @@ def test_the_sentence_of_a_comparison(a: tuple[float], b: tuple[float], start: s
     assert compare.sentence(*sides).startswith(start)
 
 
-def test_unrelated_programs_are_noticed(tmp_path: Path) -> None:
-    a, b = made_up(Steps()), made_up(Steps())
-    a.operations = [operation(f"bert/{c}", 1) for c in "abcdef"]
-    b.operations = [operation(f"cnn/{c}", 1) for c in "abcdef"]
-    assert "look like two programs" in compare.compare(a, b).notes[0]
+def test_a_profile_compared_with_itself(tmp_path: Path) -> None:
     made = as_json(tmp_path, SAMPLE, SAMPLE)
     assert set(made) == {"a", "b", "comparison"}
     assert {op["difference_ms"] for op in made["comparison"]["operations"]} == {0}
@@ -456,12 +385,10 @@ def test_trace_file(profiled: Path, tmp_path: Path) -> None:
     """What Perfetto and chrome://tracing read: complete events on named threads."""
     file = tmp_path / "trace.json.gz"
     assert report.make([profiled], {"trace": file}) == 0
-    everything = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
-    threads = {
-        (e["pid"], e["tid"]): e["args"]["name"] for e in everything if e["name"] == "thread_name"
-    }
-    events = [e for e in everything if e["ph"] != "M"]
-    assert {(e["pid"], e["tid"]) for e in events} <= set(threads)
+    events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    named = [e for e in events if e["name"] == "thread_name"]
+    threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in named}
+    assert {(e["pid"], e["tid"]) for e in events if e["ph"] != "M"} <= set(threads)
     steps = [e for e in events if e["name"].startswith("train ")]
     assert [e["name"] for e in steps] == [f"train {i}" for i in range(5, 15)]
     assert all(threads[e["pid"], e["tid"]] == "python" for e in steps)
@@ -474,38 +401,29 @@ def test_timeline_keeps_the_longest_events(profiled: Path) -> None:
     assert part["events"] + part["left_out"] == whole["events"]
     assert 500 <= part["events"] < 600  # those as long as the 500th stay too
     assert [step[0] for step in part["steps"]] == [f"train {i}" for i in range(5, 15)]
-    for process in whole["processes"]:
-        for lane in process["lanes"]:
-            for starts, lengths, *_ in lane["rows"]:
-                gaps = [start - length for start, length in zip(starts[1:], lengths)]
-                assert min(gaps, default=0) >= -1  # nothing in a row overlaps, but for rounding
 
 
-def cpu_seconds(path: Path) -> tuple[float, float]:
-    """CPU time and GiB of a whole report, Python's start included."""
+def cpu_seconds(path: Path) -> float:
+    """CPU time of a whole report, Python's start included; TensorFlow must not be loaded."""
     code = "import sys, time; from pathlib import Path; from tfworkshop.report import command; "
-    code += f"command.make([Path({str(path)!r})], {{}}); "
-    code += "peak = Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0]; "
-    code += "print(time.process_time(), peak, file=sys.stderr)"
+    code += f"command.make([Path({str(path)!r})], {{}}); assert 'tensorflow' not in sys.modules; "
+    code += "print(time.process_time(), file=sys.stderr)"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    seconds, kib = ran.stderr.split()
-    return float(seconds), int(kib) / 2**20
+    assert ran.returncode == 0, ran.stderr
+    return float(ran.stderr)
 
 
 def test_it_is_quick(profiled: Path, tmp_path: Path) -> None:
-    assert cpu_seconds(profiled)[0] < 1.3  # on a busy machine, too; 0.7 on an idle one
-    if GPU_PROFILE.exists():
-        assert cpu_seconds(GPU_PROFILE)[0] < 2
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
+    assert cpu_seconds(profiled) < 1.3  # on a busy machine, too; 0.7 on an idle one
+    if GPU_PROFILE.exists():
+        assert cpu_seconds(GPU_PROFILE) < 2
     space = xplane_pb2.XSpace.FromString(only_file(profiled).read_bytes())
     copies = 50_000_000 // space.ByteSize()
     for line in (line for plane in space.planes for line in plane.lines):
-        events = list(line.events)
-        for _ in range(copies):
-            line.events.extend(events)
+        line.events.extend(list(line.events) * copies)
     large = tmp_path / "large.xplane.pb"
     large.write_bytes(space.SerializeToString())
     assert large.stat().st_size > 25_000_000
-    seconds, memory = cpu_seconds(large)
-    assert seconds < 6 and memory < 0.5
+    assert cpu_seconds(large) < 6

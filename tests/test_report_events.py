@@ -10,14 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_report import (
-    GPU_PROFILE,
-    made_steps,
-    made_up,
-    needs_gpu_profile,
-    synchronous_gpu,
-)
-from xspaces import Made, many_events
+from rich.console import Console
+from test_report import GPU_PROFILE, made_steps, made_up, needs_gpu_profile, synchronous_gpu
+from xspaces import Made
 
 from tfworkshop.problem import Problem
 from tfworkshop.report import (
@@ -26,19 +21,16 @@ from tfworkshop.report import (
     horovod_timeline,
     kernels,
     layers,
+    memory,
     names,
-    split,
     text,
     trace,
     verdict,
     xspace,
 )
-from tfworkshop.report.activity import HostActivity
-from tfworkshop.report.profile import Device, GapClass, Profile, Retraced, Setup
-from tfworkshop.report.recording import Host
+from tfworkshop.report.profile import Device, GapClass, Profile, Setup
 from tfworkshop.report.screenshots import SAMPLE
-from tfworkshop.report.steps import find_steps
-from tfworkshop.stages import ROOT, STAGES
+from tfworkshop.stages import ROOT
 
 TIMELINE = ROOT / "06_optimized" / "timeline_2_ranks.json.gz"
 
@@ -71,30 +63,10 @@ def test_the_columns_are_what_tensorflow_reads(file: Path) -> None:
             assert list(plane.named_values(line.stats(rows))) == expected
 
 
-def stat_value(stat: Any, names_of_stats: dict[int, str]) -> object:
-    which = stat.WhichOneof("value")
-    value = getattr(stat, which)
-    return names_of_stats.get(value, "") if which == "ref_value" else value
-
-
-def test_a_million_and_a_half_events_are_all_there() -> None:
-    """TensorFlow's own trace converter ends at a million."""
-    space = xspace.read(many_events(1_500_000))
-    (line,) = space.planes[0].lines
-    assert (line.start_ps[-1], line.duration_ps[-1]) == (1_499_999 * 2_000_000, 1_000_000)
-    shown = trace.timeline([Host("many", Path("many.xplane.pb"), space)])
-    assert shown["events"] + shown["left_out"] == len(line) == 1_500_000
-
-
-def test_names_that_are_not_utf8(tmp_path: Path) -> None:
-    data = SAMPLE.read_bytes()
-    for name in (b"train", b"python", b"notTraced-"):
-        data = data.replace(name, name[:-2] + b"\xff\xfe")
-    file = tmp_path / "odd.xplane.pb"
-    file.write_bytes(data)
-    files = {"html": tmp_path / "page.html", "trace": tmp_path / "trace.json"}
-    assert command.make([file], files) == 0
-    assert command.load(file)[0].steps.count == 5
+def stat_value(stat: Any, stat_names: dict[int, str]) -> object:
+    kind = stat.WhichOneof("value")
+    value = getattr(stat, kind)
+    return stat_names.get(value, "") if kind == "ref_value" else value
 
 
 # --- steps ---
@@ -136,22 +108,16 @@ def test_time_between_markers_is_named() -> None:
     assert "0.06 ms pass that no marker covers, 0.05 ms of them waiting" in found.notes[0]
 
 
-def called(made: Made, name: str, starts: list[float], length: float) -> Made:
-    for at in starts:
-        made.host("python", name, at, length, tf_function_call="notTraced-nonXla", tracing_count=1)
-        made.host("tf_Compute/1", "d/MatMul:MatMul", at, length)
-    return made
-
-
 def test_steps_are_inferred_from_the_function_that_dominates() -> None:
     """Generator and discriminator take turns; from call to call, so the rest is inside."""
-    starts = [float(100 * i) for i in range(10)]
-    made = called(Made(), "generator", starts, 50)
-    called(made, "discriminator", [at + 60 for at in starts], 20)
+    made = Made()
+    for i in range(10):
+        for name, at, length in (("generator", 100 * i, 50), ("discriminator", 100 * i + 60, 20)):
+            made.host("python", name, at, length, tf_function_call="notTraced", tracing_count=1)
+            made.host("tf_Compute/1", "d/MatMul:MatMul", at, length)
     found = made.profile()
     assert (found.steps.source, found.steps.basis) == ("inferred", "generator")
     assert (found.steps.count, found.steps.average_ms) == (9, pytest.approx(0.1))
-    assert found.steps.irregularity == pytest.approx(0)
     assert found.verdict["confidence"] == "inferred"
     assert found.steps.split["other"] == pytest.approx(0.03)
 
@@ -162,11 +128,15 @@ def test_a_queueing_host_does_not_set_the_inferred_pace() -> None:
     for i in range(10):
         made.host("python", "PjitFunction(step)", 2 * i, 1)
         made.host("python", "cuLaunchKernel", 2 * i + 0.2, 0.5, correlation_id=i)
-        made.kernel("k", 50 + 100 * i, 99, correlation_id=i)
+        made.kernel("Cijk_Ailk_Bljk_BBS_BH_MT64", 50 + 100 * i, 99, correlation_id=i)
     found = made.profile()
     assert (found.steps.basis, found.steps.count) == ("step", 9)
     assert found.steps.median_ms == pytest.approx(0.1)
-    assert found.setup.framework == "JAX"
+    assert found.devices[0].queue == 4.5  # nine when the first begins, none when the last does
+    assert (found.setup.framework, found.setup.xla, found.setup.sixteen_bit) == ("JAX", True, True)
+    assert found.precision["bits16_percent"] is None  # no shapes: unknown, not 0
+    assert {kernel.tensor_core_used for kernel in found.kernels} == {None}
+    assert "bfloat16" not in found.verdict["next"]
 
 
 def test_steps_are_inferred_from_modules_on_a_device() -> None:
@@ -184,7 +154,6 @@ def test_without_any_steps_the_verdict_rests_on_the_recording() -> None:
     found = made.profile()
     assert found.steps.count == 0 and found.window and found.window.total_ms == pytest.approx(0.1)
     assert found.verdict["kind"] == "input-bound"
-    assert "60 % of the recording" in found.verdict["sentence"]
     assert "step_num=step" in found.verdict["next"]
     assert found.causes[0].gain_ms == pytest.approx(0.06)
 
@@ -215,50 +184,32 @@ def test_the_straggler_is_named_whatever_the_clocks_say(tmp_path: Path) -> None:
     assert trace.timeline(hosts)["length"] == 300_000  # not two hours
 
 
-def test_the_mean_of_hosts_adds_up() -> None:
-    sides = [made_steps(10.0, input=4.0).per_step, made_steps(30.0, input=6.0).per_step]
-    (joined,) = split.join(sides)
-    assert (joined.total_ms, joined.split["input"]) == (20, 5)
-
-
 # --- where a device waits ---
 
 
 def waiting() -> Made:
     """Four kernels of 10 µs; gaps of 5 (launching), 100 (Python) and 2,000 µs (tf.data)."""
     made = Made()
-    begins = (1000, 1015, 1125, 3135)
-    for i, at in enumerate(begins):
+    for i, at in enumerate((1000, 1015, 1125, 3135)):
         made.launch(i, at - 6, at, 10)
     made.host("tf_gpu_private_0/1", "ExecutorState::Process", 1008, 9)
     made.step(3, 1000, 2200)
     made.host("python", "EagerExecute", 1000, 20)
     made.host("tf_data_iterator_get_next/1", "IteratorGetNextOp::DoCompute", 1135, 1990)
     made.host("tf_data_private_threadpool/2", "DecodePng", 1000, 2200)  # nobody waits for it
-    made.event("/device:GPU:0", "Stream #2(MemcpyH2D)", "MemcpyH2D", 1000, 5)
-    made.event("/device:GPU:0", "Stream #2(MemcpyH2D)", "MemcpyH2D", 1120, 5)
+    for at in (1000, 1120):
+        made.event("/device:GPU:0", "Stream #2(MemcpyH2D)", "MemcpyH2D", at, 5)
     made.kernel("ncclKernel_AllReduce", 1020, 30, stream=3)
     return made
 
 
-def devices(made: Made) -> list[Device]:
-    host = made.read()
-    activity = HostActivity(host)
-    return gaps.devices(host, activity, find_steps(host, activity).spans)
-
-
 def test_gaps_and_what_the_host_did() -> None:
-    (device,) = devices(waiting())
+    (device,) = waiting().profile().devices
     assert (device.kernels, device.copies) == (4, 2)
     assert device.window_ms == pytest.approx(2.145)
     assert device.busy_ms == pytest.approx(0.040)
-    by_size = {item.size: (item.count, round(1000 * item.total_ms)) for item in device.gaps}
-    assert by_size == {
-        "under 20 µs": (1, 5),
-        "20 to 100 µs": (0, 0),
-        "100 µs to 1 ms": (1, 100),
-        "over 1 ms": (1, 2000),
-    }
+    by_size = [(item.count, round(1000 * item.total_ms)) for item in device.gaps]
+    assert by_size == [(1, 5), (0, 0), (1, 100), (1, 2000)]
     spent = {name: round(1000 * value, 3) for name, value in device.waiting_ms.items()}
     assert (spent["exchange"], spent["copy"], spent["launch"]) == (25, 5, 10)
     assert spent["input"] == 1990
@@ -298,21 +249,12 @@ def test_time_in_an_exchange_is_also_waiting() -> None:
     made.kernel("ncclDevKernel_AllReduce_Sum_f32", 36, 64, stream=2)
     found = made.profile()
     assert found.verdict["kind"] == "communication-bound"
-    assert "waits" in found.verdict["sentence"] and "last rank" in found.verdict["next"]
+    assert "last rank" in found.verdict["next"]
     assert found.steps.split["collectives"] == pytest.approx(0.064)
 
 
-def test_the_queue_of_a_host_that_is_ahead() -> None:
-    made = Made()
-    for i in range(10):
-        made.launch(i, 5 * i, 100 + 10 * i, 9)
-    (device,) = devices(made)
-    assert device.queue == 4.5  # nine when the first begins, none when the last does
-
-
 def test_kernels_of_a_cuda_graph_have_no_launch_of_their_own() -> None:
-    made = Made()
-    made.step(0, 0, 200).launch(1, 5, 10, 10)
+    made = Made().step(0, 0, 200).launch(1, 5, 10, 10)
     made.host("python", "cuGraphLaunch", 20, 8, correlation_id=7)
     for i in range(9):
         made.kernel("k", 30 + 10 * i, 9, correlation_id=7)
@@ -320,7 +262,7 @@ def test_kernels_of_a_cuda_graph_have_no_launch_of_their_own() -> None:
     (device,) = found.devices
     assert device.from_graphs == pytest.approx(0.9)
     assert (device.launch_us, device.queue) == (4, 0)
-    assert found.setup.cuda_graphs and "CUDA graphs launch 90 %" in found.notes[-1]
+    assert found.setup.cuda_graphs
 
 
 # --- operations, kernels, layers ---
@@ -344,19 +286,19 @@ def test_operations_by_self_time() -> None:
 
 
 def test_time_by_layer() -> None:
-    found = layers.layers(
-        [
-            ("model/conv_1/convolution", 3.0),
-            ("gradient_tape/model/conv_1/convolution/Conv2DBackpropFilter", 5.0),
-            ("replica_1/model/dense/MatMul", 2.0),
-            ("gradient_tape/replica_1/model/dense/MatMul_1", 1.0),
-            ("adam/mul_3", 0.5),
-            ("StatefulPartitionedCall/adam/Sqrt", 0.25),
-            ("Cast_2", 0.1),
-            ("resize/ResizeBilinear", 1.0),
-        ]
-    )
-    rows = {item.name: (item.forward_ms, item.backward_ms, item.optimizer_ms) for item in found}
+    operations = [
+        ("model/conv_1/convolution", 3.0),
+        ("gradient_tape/model/conv_1/convolution/Conv2DBackpropFilter", 5.0),
+        ("replica_1/model/dense/MatMul", 2.0),
+        ("gradient_tape/replica_1/model/dense/MatMul_1", 1.0),
+        ("StatefulPartitionedCall/adam/Sqrt", 0.75),
+        ("Cast_2", 0.1),
+        ("resize/ResizeBilinear", 1.0),
+    ]
+    rows = {
+        item.name: (item.forward_ms, item.backward_ms, item.optimizer_ms)
+        for item in layers.layers(operations)
+    }
     assert rows == {
         "conv_1": (3.0, 5.0, 0.0),
         "dense": (2.0, 1.0, 0.0),
@@ -390,43 +332,28 @@ def test_what_a_kernels_name_says(
     assert kernels.uses_tensor_core(kernel) is tensor_core
 
 
-def test_kernels_are_joined_to_operations_on_the_timeline() -> None:
-    made = Made()
-    for at, name in ((0, "a/MatMul:MatMul"), (20, "a/MatMul:MatMul"), (40, "b/Relu:Relu")):
-        made.kernel("kernel", at, 10, tf_op=name)
-    shown = trace.timeline([made.read()])
-    lane = shown["processes"][0]["lanes"][0]
-    starts, lengths, strings, _ = lane["rows"][0]
-    assert lane["name"] == "Operations"
-    assert [shown["strings"][i] for i in strings] == ["a/MatMul", "b/Relu"]
-    assert (starts, lengths) == ([0, 40_000], [30_000, 10_000])
-
-
 # --- memory, tf.data, retracing ---
 
 
 def test_what_was_held_at_the_peak() -> None:
     made = Made()
     used = 100
-    for at, event, size, address, name in (
-        (1, "MemoryAllocation", 100, 1, "weights"),
-        (2, "MemoryAllocation", 300, 2, "temporary"),
-        (3, "MemoryDeallocation", 300, 2, ""),
-        (4, "MemoryAllocation", 200, 3, "relu"),
-        (5, "MemoryAllocation", 200, 4, "relu"),
+    for at, size, address, name in (
+        (1, 100, 1, "weights"),
+        (2, 300, 2, "temporary"),
+        (3, -300, 2, ""),
+        (4, 200, 3, "relu"),
+        (5, 200, 4, "relu"),
     ):
-        used += size if event == "MemoryAllocation" else -size
+        used += size
+        event = "MemoryAllocation" if size > 0 else "MemoryDeallocation"
         stats = {"allocator_name": "GPU_0_bfc", "bytes_allocated": used, "tf_op": name}
-        stats |= {"bytes_available": 1100 - used, "addr": address, "allocation_bytes": size}
+        stats |= {"bytes_available": 1100 - used, "addr": address, "allocation_bytes": abs(size)}
         made.host("python", event, at, 0, **stats)
     (found,) = made.profile().memory.allocators
     assert (found.peak_bytes, found.capacity_bytes) == (600, 1100)
     held = [(item.operation, item.count, item.total_bytes) for item in found.at_peak]
-    assert held == [
-        ("relu", 2, 400),
-        ("weights", 1, 100),
-        ("allocated before the recording", 1, 100),
-    ]
+    assert held == [("relu", 2, 400), ("weights", 1, 100), (memory.EARLIER, 1, 100)]
     assert found.headroom == pytest.approx(2.25)  # 900 above what stays, 400 of it used
 
 
@@ -443,29 +370,18 @@ def test_the_slow_part_of_a_pipeline_is_the_one_that_nothing_feeds() -> None:
     assert "cache()" in found.suggestion
 
 
-def test_retracing() -> None:
-    made = Made()
-    for i in range(4):
-        kind = "traced-nonXla" if i < 3 else "notTraced-nonXla"
-        made.step(i, 10 * i, 6)
-        made.host("python", "step", 10 * i, 5, tracing_count=i + 1, tf_function_call=kind)
-    found = made.profile()
-    assert found.retraced == [Retraced("step", 4, 3, 4)]
-    assert found.verdict["kind"] == "compile-bound"
-    assert "step is traced again in 3 of 4 calls" in found.verdict["sentence"]
-
-
 # --- the verdict ---
 
 
-def judged(split_ms: dict[str, float], setup: Setup | None = None, **more: object) -> Profile:
+def judged(
+    split_ms: dict[str, float], setup: Setup | None = None, device: Device | None = None
+) -> Profile:
     total = sum(split_ms.values())
     found = made_up(made_steps(total, total, **split_ms))
     found.steps.source = "markers"
     found.steps.input_alone_ms = split_ms.get("input", 0.0)
     found.setup = setup or Setup()
-    for name, value in more.items():
-        setattr(found, name, value)
+    found.devices = [device] if device else []
     verdict.judge(found)
     return found
 
@@ -486,21 +402,16 @@ def judged(split_ms: dict[str, float], setup: Setup | None = None, **more: objec
 def test_verdict_by_the_split(split_ms: dict[str, float], kind: str, helps: str) -> None:
     found = judged(split_ms)
     assert found.verdict["kind"] == kind and helps in found.verdict["next"]
-    named = set(re.findall(r"\b0\d_\w+", found.verdict["next"]))
-    assert named <= {stage.folder for stage in STAGES}
     assert "tf.function" not in judged(split_ms, Setup("JAX")).verdict["next"]
 
 
 def test_every_verdict_has_a_ceiling_and_the_next_causes_theirs() -> None:
     found = judged({"host_compute": 40, "input": 30, "other": 25, "compilation": 5})
-    assert found.verdict["ceiling"].startswith("at most 30.0 of 100 ms a step, 1.43x, if nothing")
+    assert "30.0 of 100 ms a step, 1.43x" in found.verdict["ceiling"]
     ranked = [(item.name, item.gain_ms) for item in verdict.ceilings(found)]
     assert ranked == [("input", 30), ("other", 25), ("compilation", 5)]
-    head = "\n".join(line.plain for line in text.head(found))
-    assert "host-bound at most 25.0 ms, 1.33x; compile-bound at most 5.00 ms" in head
-    assert "Ceilings do not add up" in head
     compute = judged({"host_compute": 90, "other": 10})
-    assert compute.verdict["ceiling"].startswith("at most 10.0 of 100 ms a step, 1.11x")
+    assert "10.0 of 100 ms a step, 1.11x" in compute.verdict["ceiling"]
 
 
 def test_waiting_for_data_gains_only_where_nothing_was_computed() -> None:
@@ -523,20 +434,6 @@ def test_waiting_for_data_gains_only_where_nothing_was_computed() -> None:
 def test_nothing_is_advised_that_is_on_already(setup: Setup, absent: str, stated: str) -> None:
     advice = judged({"device_compute": 95, "other": 5}, setup).verdict["next"]
     assert absent not in advice and stated in advice
-    on_cpu = judged({"host_compute": 95, "other": 5}, setup).verdict["next"]
-    assert ("03_xla" in on_cpu) == (not setup.xla)
-
-
-def test_what_is_on_is_seen_in_the_names() -> None:
-    made = Made()
-    for i in range(4):
-        made.launch(i, 100 * i, 100 * i + 5, 90, name="Cijk_Ailk_Bljk_BBS_BH_MT64", hlo_op="dot.1")
-        made.host("python", "PjitFunction(step)", 100 * i, 20)
-    found = made.profile()
-    assert (found.setup.framework, found.setup.xla, found.setup.sixteen_bit) == ("JAX", True, True)
-    assert found.precision["bits16_percent"] is None  # no shapes: unknown, not 0
-    assert {kernel.tensor_core_used for kernel in found.kernels} == {None}
-    assert "bfloat16" not in found.verdict["next"]
 
 
 def test_recording_changes_a_program_with_xla() -> None:
@@ -549,7 +446,7 @@ def made_device(queue: float, waiting_ms: dict[str, float]) -> Device:
     idle = sum(waiting_ms.values())
     spent = {**dict.fromkeys(gaps.ACTIVITIES, 0.0), **waiting_ms}
     device = Device("host", "/device:GPU:6", 665, 0, 21.0, 21.0 - idle, idle, queue=queue)
-    device.gaps = [GapClass("under 20 µs", 650, idle, spent), GapClass("over 1 ms", 14, 0, spent)]
+    device.gaps = [GapClass("under 20 µs", 650, idle, spent)]
     device.waiting_ms = spent
     return device
 
@@ -567,32 +464,20 @@ def made_device(queue: float, waiting_ms: dict[str, float]) -> Device:
     ],
 )
 def test_verdict_by_the_gaps(waited: dict[str, float], queue: float, kind: str, helps: str) -> None:
-    found = judged({"device_compute": 21.0}, devices=[made_device(queue, waited)])
+    found = judged({"device_compute": 21.0}, device=made_device(queue, waited))
     assert found.verdict["kind"] == kind and helps in found.verdict["next"]
     if kind != "compute-bound":
         assert found.causes[0].gain_ms == pytest.approx(max(waited.values()))
 
 
 def test_no_head_of_a_column_is_cut(capsys: pytest.CaptureFixture) -> None:
-    from rich.console import Console
-
-    found = judged({"device_compute": 21.0}, devices=[made_device(3, {"launch": 9.0})])
+    found = judged({"device_compute": 21.0}, device=made_device(3, {"launch": 9.0}))
     found.devices[0].host = "a-very-long-name-of-a-node-0123456789.cluster.example.org"
     found.devices.append(made_device(4, {"launch": 123_456.0}))
-    found.hosts = ["one", "two"]
     text.show(found, Console(width=100))
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 100
-    for head in (
-        "computing",
-        "of all",
-        "exchange",
-        "copies",
-        "kernel",
-        "launch",
-        "queue",
-        "device",
-    ):
+    for head in ("computing", "of all", "exchange", "copies", "kernel", "launch", "queue"):
         assert re.search(rf"\b{head}\b", shown), head
 
 
@@ -600,7 +485,7 @@ def test_no_head_of_a_column_is_cut(capsys: pytest.CaptureFixture) -> None:
 
 
 def test_horovods_timeline(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """The figures of 06_optimized/SCALING.md."""
+    """The figures of 06_optimized/SCALING.md, and files that were cut or are something else."""
     found = horovod_timeline.read(TIMELINE)
     assert (found.steps, found.tensors) == (30, 9)
     assert found.exchanges_per_step == pytest.approx(1)
@@ -608,31 +493,29 @@ def test_horovods_timeline(tmp_path: Path, capsys: pytest.CaptureFixture) -> Non
     medians = {phase.name: phase.median_ms for phase in found.phases}
     assert medians["NEGOTIATE_ALLREDUCE"] == pytest.approx(12.4, abs=0.5)
     assert medians["GLOO_ALLREDUCE"] == pytest.approx(7.0, abs=0.1)
-    cut = tmp_path / "cut.json"
-    cut.write_bytes(gzip.decompress(TIMELINE.read_bytes())[:150_000])
-    assert command.run(cut, None, json=Path("-")) == 0
+    file = tmp_path / "cut.json"
+    file.write_bytes(gzip.decompress(TIMELINE.read_bytes())[:150_000])
+    assert command.run(file, None, json=Path("-")) == 0
     assert json.loads(capsys.readouterr().out)["tensors"] == 9
     for content, message in ((b"no json", "is not a timeline"), (b"[]", "no exchange")):
-        cut.write_bytes(content)
+        file.write_bytes(content)
         with pytest.raises(Problem, match=message):
-            horovod_timeline.read(cut)
+            horovod_timeline.read(file)
 
 
-def phase(name: str, at: int, length: int, pid: int = 1, **args: str) -> list[dict[str, Any]]:
-    begin = {"ph": "B", "name": name, "ts": at, "pid": pid}
-    return [begin, {"ph": "E", "ts": at + length, "pid": pid, "args": args}]
-
-
-def ready(times: dict[str, int], pid: int = 1) -> list[dict[str, Any]]:
-    """When each rank was."""
-    return [{"ph": "X", "name": rank, "ts": at, "pid": pid} for rank, at in times.items()]
-
-
-def one_tensor(waits: int, travels: int, rounds: int = 5) -> list[dict[str, Any]]:
-    events = []
-    for at in range(0, 1000 * rounds, 1000):
-        events += phase("NEGOTIATE_ALLREDUCE", at, waits) + ready({"0": at, "3": at + waits})
-        events += phase("ALLREDUCE", at + waits, travels, dtype="float16", shape="[8]")
+def one_tensor(waits: int, travels: int) -> list[dict[str, Any]]:
+    """Five exchanges, to which rank 3 comes last."""
+    events: list[dict[str, Any]] = []
+    for at in range(0, 5000, 1000):
+        travelling, done = at + waits, at + waits + travels
+        events += [
+            {"ph": "B", "pid": 1, "ts": at, "name": "NEGOTIATE_ALLREDUCE"},
+            {"ph": "X", "pid": 1, "ts": at, "name": "0"},
+            {"ph": "X", "pid": 1, "ts": travelling, "name": "3"},
+            {"ph": "E", "pid": 1, "ts": travelling},
+            {"ph": "B", "pid": 1, "ts": travelling, "name": "ALLREDUCE"},
+            {"ph": "E", "pid": 1, "ts": done, "args": {"dtype": "float16", "shape": "[8]"}},
+        ]
     return events
 
 
@@ -641,23 +524,13 @@ def one_tensor(waits: int, travels: int, rounds: int = 5) -> list[dict[str, Any]
     [(500, 100, "waiting"), (100, 500, "communication-bound"), (20, 30, "compute-bound")],
 )
 def test_the_verdict_on_a_timeline(tmp_path: Path, waits: int, travels: int, kind: str) -> None:
-    file = tmp_path / "timeline.json"
-    file.write_text(json.dumps(one_tensor(waits, travels)))
+    file, events = tmp_path / "timeline.json", one_tensor(waits, travels)
+    file.write_text(json.dumps(events))
     found = horovod_timeline.read(file)
     assert found.verdict["kind"] == kind
     assert found.waiting == pytest.approx(waits * 4 / (3000 + waits + travels), rel=0.01)
     assert found.buffer_bytes == 16
     assert found.last_ranks == {"3": 4}  # of five: the first is set-up
-
-
-def test_who_came_last_is_not_asked_of_the_broadcast_at_the_start(tmp_path: Path) -> None:
-    """And with Horovod's cache nobody knows it."""
-    file, steps = tmp_path / "timeline.json", one_tensor(500, 100)
-    start = phase("NEGOTIATE_BROADCAST", 0, 90, pid=2) + ready({"3": 0, "0": 90}, pid=2)
-    start += phase("BROADCAST", 90, 5, pid=2)
-    file.write_text(json.dumps(start + steps))
-    found = horovod_timeline.read(file)
-    assert found.last_ranks == {"3": 4} and "CACHE" not in found.verdict["next"]
-    cached = [event for event in steps if event["ph"] != "X" or event["ts"] <= 500]
-    file.write_text(json.dumps(start + cached))
-    assert "HOROVOD_CACHE_CAPACITY=0" in horovod_timeline.read(file).verdict["next"]
+    if kind == "waiting":  # with Horovod's cache nobody knows who comes late
+        file.write_text(json.dumps([e for e in events if e["ph"] != "X" or e["ts"] <= 500]))
+        assert "HOROVOD_CACHE_CAPACITY=0" in horovod_timeline.read(file).verdict["next"]

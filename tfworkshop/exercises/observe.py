@@ -271,9 +271,9 @@ def read_profile(logdir: Path) -> None:
         seen.observed.no_profile = "--logdir is empty. Is the profiler started and stopped?"
         return
     _, hosts = report.load(logdir)
-    seen.observed.steps_in_profile = sorted(
-        {marker.number for host in hosts for marker in host.markers()}
-    )
+    markers = [marker for host in hosts for marker in host.markers()]
+    numbers = {int(marker.name.rpartition(" ")[2]) for marker in markers}
+    seen.observed.steps_in_profile = sorted(numbers)
 
 
 # --- a run ---

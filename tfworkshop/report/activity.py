@@ -18,17 +18,35 @@ class HostActivity:
     """What a host did, as intervals in which nothing is counted twice."""
 
     def __init__(self, host: Host) -> None:
-        self.launches: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # id, start, end
+        launches: list[np.ndarray] = [np.zeros((3, 0), np.int64)]
         self.graph_launches = 0
         found: dict[str, list[Intervals]] = defaultdict(list)
         for line in host.threads:
-            self.add_line(line, found)
+            self.add_line(line, found, launches)
+        joined = np.concatenate(launches, axis=1)
+        # Id, start and end of every launch, sorted by the id.
+        self.launches = joined[:, np.argsort(joined[0], kind="stable")]
         self.sets: dict[str, Intervals] = {name: merged(parts) for name, parts in found.items()}
 
     def __getitem__(self, name: str) -> Intervals:
         return self.sets.get(name, NONE)
 
-    def add_line(self, line: Line, found: dict[str, list[Intervals]]) -> None:
+    def launches_of(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Which kernels have a launch, given their ids; and when those launches started and ended.
+
+        Kernels and launches carry the same correlation id.
+        """
+        known, called, returned = self.launches
+        if not len(known):
+            return np.zeros(len(ids), bool), known, known
+        place = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+        has_launch = known[place] == ids
+        place = place[has_launch]
+        return has_launch, called[place], returned[place]
+
+    def add_line(
+        self, line: Line, found: dict[str, list[Intervals]], launches: list[np.ndarray]
+    ) -> None:
         """Sort the events of one thread into activities, which may overlap."""
         waits = spans(line, line.matches(names.WAIT))
         exchange = spans(line, line.matches(names.EXCHANGE))
@@ -41,8 +59,7 @@ class HostActivity:
         if for_input:
             return
         launching, ids = line.numbers("correlation_id")
-        if len(launching):
-            self.launches.append((ids, line.start_ps[launching], line.end_ps[launching]))
+        launches.append(np.stack((ids, line.start_ps[launching], line.end_ps[launching])))
         self.graph_launches += int(line.matches(names.GRAPH_LAUNCH).sum())
         around = line.matches(names.NO_WORK)  # a function's own part of a call is Python
         around[line.rows_with("step_num")] = True

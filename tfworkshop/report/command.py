@@ -6,7 +6,6 @@ import re
 import sys
 from pathlib import Path
 
-import msgspec
 from rich.text import Text
 
 from tfworkshop import terminal
@@ -14,7 +13,7 @@ from tfworkshop.files import check_output_file, save, save_text
 from tfworkshop.problem import Problem
 from tfworkshop.report import text, trace
 from tfworkshop.report.compare import compare
-from tfworkshop.report.profile import ENDING
+from tfworkshop.report.figures import encode_json
 from tfworkshop.report.reader import load
 
 Files = dict[str, Path]  # by kind: html, json, trace
@@ -41,18 +40,12 @@ def check_outputs(paths: list[Path], files: Files) -> None:
                     f"only --json can go to the standard output: name a file for --{kind}"
                 )
             continue
-        if file.name.endswith(ENDING):
-            raise Problem(f"{file.name} is named like a profile: name another file to write")
         suffix = ".json.gz" if kind == "trace" and file.suffix == ".gz" else SUFFIXES[kind]
         check_output_file(file, suffix)
         if list(files.values()).count(file) > 1:
             raise Problem(f"{file.name} is named for two outputs: name two files")
     if "trace" in files and len(paths) > 1:
         raise Problem("--trace is for one profile: name one folder")
-
-
-def encode_json(data: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(data), indent=1).decode() + "\n"
 
 
 def make(paths: list[Path], files: Files, ranks: bool = False) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from tfworkshop.report.profile import LABELS
 
 COLOURS = {  # of a step's parts; the page has the same
@@ -44,10 +46,9 @@ def size(count: float) -> str:
     return f"{count:.2f} GiB"
 
 
-def printable(text: str) -> str:
-    """A name from a profile may hold anything, a terminal's control characters too."""
-    return "".join(c if c.isprintable() else " " for c in text)
-
-
 def percent(share: float, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f} %"
+
+
+def encode_json(data: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(data), indent=1).decode() + "\n"

@@ -8,8 +8,7 @@ from tfworkshop.report import intervals, names
 from tfworkshop.report.activity import HostActivity, spans
 from tfworkshop.report.intervals import Intervals, merged, total
 from tfworkshop.report.profile import Device, GapClass
-from tfworkshop.report.recording import Host, device_lines, kernel_rows
-from tfworkshop.report.steps import Span
+from tfworkshop.report.recording import Host, Span, device_lines, kernel_rows
 from tfworkshop.report.xspace import Plane
 
 # What the host did in a gap: our name, what to call it. The first that fits counts.
@@ -28,7 +27,6 @@ SIZES = (  # of a gap: up to how many us, and what to call it
     (1000, "100 µs to 1 ms"),
     (float("inf"), "over 1 ms"),
 )
-Launched = list[tuple[np.ndarray, np.ndarray, np.ndarray]]  # id, start and end of kernels
 
 
 def devices(host: Host, activity: HostActivity, steps: list[Span]) -> list[Device]:
@@ -42,7 +40,7 @@ def devices(host: Host, activity: HostActivity, steps: list[Span]) -> list[Devic
 def device(host: str, plane: Plane, activity: HostActivity, steps: list[Span]) -> Device:
     result = Device(host, plane.name.split(" ")[0])
     kernels, copies, exchanges = [], [], []
-    launched: Launched = []
+    launched: list[np.ndarray] = []
     for line in device_lines(plane):
         is_kernel, is_copy = kernel_rows(line), line.matches(names.COPY)
         result.kernels += int(is_kernel.sum())
@@ -52,7 +50,7 @@ def device(host: str, plane: Plane, activity: HostActivity, steps: list[Span]) -
         exchanges.append(spans(line, line.matches(names.EXCHANGE) & ~is_copy))
         rows, ids = line.numbers("correlation_id")
         rows, ids = rows[is_kernel[rows]], ids[is_kernel[rows]]
-        launched.append((ids, line.start_ps[rows], line.end_ps[rows]))
+        launched.append(np.stack((ids, line.start_ps[rows], line.end_ps[rows])))
     computing, copying, exchanging = merged(kernels), merged(copies), merged(exchanges)
     result.copy_ms, result.copy_hidden = hidden(copying, computing)
     result.exchange_ms, result.exchange_hidden = hidden(exchanging, computing)
@@ -65,7 +63,7 @@ def device(host: str, plane: Plane, activity: HostActivity, steps: list[Span]) -
     result.busy_ms = total(intervals.clip(computing, window)) / 1e9
     result.idle_ms = result.window_ms - result.busy_ms
     add_gaps(result, intervals.gaps(computing, window), activity, copying, exchanging)
-    add_launches(result, launched, activity)
+    add_launches(result, np.concatenate(launched, axis=1), activity)
     return result
 
 
@@ -96,28 +94,21 @@ def add_gaps(
         low = most
 
 
-def add_launches(result: Device, launched: Launched, activity: HostActivity) -> None:
-    """Compare each kernel with the call on the host that launched it.
+def add_launches(result: Device, kernels: np.ndarray, activity: HostActivity) -> None:
+    """Compare each kernel, given by id, start and end, with the call that launched it.
 
     Kernels of a CUDA graph have no call of their own: they share the graph's, or have none.
     """
-    ids, begins, ends = (np.concatenate(part) for part in zip(*launched))
-    if not len(ids) or not activity.launches:
-        result.from_graphs = 1.0 if activity.graph_launches else 0.0
-        return
-    known, called, returned = (np.concatenate(part) for part in zip(*activity.launches))
-    order = np.argsort(known, kind="stable")
-    known, called, returned = known[order], called[order], returned[order]
-    place = np.minimum(np.searchsorted(known, ids), len(known) - 1)
-    has_launch = known[place] == ids
     if activity.graph_launches:
-        _, inverse, counts = np.unique(ids, return_inverse=True, return_counts=True)
-        has_launch &= counts[inverse] == 1
-        result.from_graphs = float(np.mean(~has_launch))
+        _, inverse, counts = np.unique(kernels[0], return_inverse=True, return_counts=True)
+        alone = counts[inverse] == 1
+        has_launch, _, _ = activity.launches_of(kernels[0])
+        result.from_graphs = 1 - float((alone & has_launch).sum()) / max(1, kernels.shape[1])
+        kernels = kernels[:, alone]
+    has_launch, called, returned = activity.launches_of(kernels[0])
     if not has_launch.any():
         return
-    begins, ends, place = begins[has_launch], ends[has_launch], place[has_launch]
-    called, returned = called[place], returned[place]
+    _, begins, ends = kernels[:, has_launch]
     result.kernel_us = float(np.median(ends - begins)) / 1e6
     result.launch_us = float(np.median(returned - called)) / 1e6
     result.shorter_than_launch = float(np.mean(ends - begins < returned - called))

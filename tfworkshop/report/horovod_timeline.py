@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from rich.text import Text
 
 from tfworkshop import terminal
 from tfworkshop.files import check_output_file, save_text
 from tfworkshop.problem import Problem
-from tfworkshop.report.figures import ms, percent, printable, size
+from tfworkshop.report.figures import encode_json, ms, percent, size
 from tfworkshop.report.intervals import Intervals, joined, merged, total
 from tfworkshop.report.text import end_of, new_table
 
@@ -81,10 +80,8 @@ def load(path: Path) -> list[dict[str, Any]]:
             events = json.loads(candidate)
         except ValueError:
             continue
-        if isinstance(events, dict):
-            events = events.get("traceEvents")
         if isinstance(events, list):
-            return [event for event in events if isinstance(event, dict)]
+            return events
     raise Problem(f"{path} is not a timeline of Horovod")
 
 
@@ -237,7 +234,7 @@ def run(paths: list[Path], files: dict[str, Path]) -> int:
             raise Problem(f"{path.name} is the timeline itself: name another file to write")
         check_output_file(file, ".json")
     timeline = read(path)
-    figures = msgspec.json.format(msgspec.json.encode(timeline), indent=1).decode() + "\n"
+    figures = encode_json(timeline)
     if to_stdout:
         sys.stdout.write(figures)
         return 0
@@ -256,7 +253,7 @@ def show(timeline: Timeline) -> None:
         f"Evidence: {verdict['evidence']}",
         f"Next: {verdict['next']}",
         "",
-        printable(f"{timeline.file}, {timeline.steps} steps, {timeline.tensors} tensors"),
+        f"{timeline.file}, {timeline.steps} steps, {timeline.tensors} tensors",
         f"Buffer of one exchange: {size(timeline.buffer_bytes)}",
     ]
     if timeline.last_ranks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import cache
 
 import numpy as np
@@ -15,39 +15,33 @@ from tfworkshop.report.operations import kernel_operations
 from tfworkshop.report.profile import Kernel
 from tfworkshop.report.recording import Host, device_lines, kernel_rows
 
-DETAILS = re.compile(r"(\w+):([\d,]+)")
 HALF_SHAPE = re.compile(r"half|bf(loat)?16")
 
 
 def kernels(hosts: list[Host]) -> list[Kernel]:
-    """Kernels of one name, launch size and operation are one row."""
-    found: dict[tuple[str, str, str], list[int]] = defaultdict(list)  # durations in ps
-    operation_time: dict[tuple[str, str, str], dict[str, int]] = defaultdict(dict)
+    """Kernels of one name and TensorFlow operation are one row; XLA's of one name."""
+    lengths: dict[tuple[str, str], list[int]] = defaultdict(list)  # in ps
+    by_operation: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for host in hosts:
         for plane in host.devices:
             has_operation = bool(plane.stat_numbers("tf_op"))
             for line in device_lines(plane):
-                rows = np.flatnonzero(line.matches(names.COPY) == 0)
-                lengths = line.duration_ps[rows].tolist()
+                rows = np.flatnonzero(~line.matches(names.COPY))
                 operations = [name for name, _, _ in kernel_operations(line, rows)]
-                details = line.texts("kernel_details", rows)
-                for name, size, op, spent in zip(line.names(rows), details, operations, lengths):
-                    key = name, size, op if has_operation else ""
-                    found[key].append(spent)
-                    operation_time[key][op] = operation_time[key].get(op, 0) + spent
-    whole = sum(sum(lengths) for lengths in found.values()) or 1
+                spent = line.duration_ps[rows].tolist()
+                for name, operation, length in zip(line.names(rows), operations, spent):
+                    key = name, operation if has_operation else ""
+                    lengths[key].append(length)
+                    by_operation[key][operation] += length
+    whole = sum(map(sum, lengths.values())) or 1
     result = []
-    for (name, size, _), lengths in found.items():
-        spent_by = operation_time[name, size, _]
-        operation = max(spent_by, key=lambda op: spent_by[op])
-        result.append(kernel(name, size, operation, lengths, whole))
+    for key, of_kernel in lengths.items():
+        ((operation, _),) = by_operation[key].most_common(1)
+        result.append(kernel(key[0], operation, of_kernel, whole))
     return sorted(result, key=lambda kernel: -kernel.total_ms)
 
 
-def kernel(name: str, details: str, operation: str, lengths: list[int], whole: int) -> Kernel:
-    sizes = dict(DETAILS.findall(details))
-    used = uses_tensor_core(name)
-    eligible = None if names.AMD.search(name) else bool(names.ELIGIBLE.search(operation))
+def kernel(name: str, operation: str, lengths: list[int], whole: int) -> Kernel:
     spent = sum(lengths)
     return Kernel(
         name=name,
@@ -56,14 +50,9 @@ def kernel(name: str, details: str, operation: str, lengths: list[int], whole: i
         count=len(lengths),
         total_ms=spent / 1e9,
         average_us=spent / len(lengths) / 1e6,
-        min_us=min(lengths) / 1e6,
-        max_us=max(lengths) / 1e6,
         share=spent / whole,
-        tensor_core_eligible=eligible,
-        tensor_core_used=used,
-        registers=int(sizes.get("regs", "0").split(",")[0]),
-        block=numbers(sizes.get("block", "")),
-        grid=numbers(sizes.get("grid", "")),
+        tensor_core_eligible=bool(names.ELIGIBLE.search(operation)),
+        tensor_core_used=uses_tensor_core(name),
     )
 
 
@@ -74,10 +63,6 @@ def uses_tensor_core(kernel: str) -> bool | None:
     if names.TENSOR_CORE.search(kernel):
         return True
     return None if names.GENERATED.match(kernel) else False
-
-
-def numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part]
 
 
 def kinds(table: list[Kernel]) -> dict[str, float]:
@@ -96,12 +81,12 @@ def precision(hosts: list[Host]) -> dict[str, float | None]:
 
     A kernel of a matrix library counts as 16 bit by its name, too. None without shapes.
     """
-    if not any(plane.stat_numbers("shape") for host in hosts for plane in host.devices):
-        return {"bits16_percent": None, "bits32_percent": None}
     in_16 = in_all = 0
     for host in hosts:
         half, every = [], []
         for plane in host.devices:
+            if not plane.stat_numbers("shape"):
+                continue
             for line in device_lines(plane):
                 rows = np.flatnonzero(kernel_rows(line))
                 shapes = line.texts("shape", rows)
@@ -114,10 +99,9 @@ def precision(hosts: list[Host]) -> dict[str, float | None]:
         computing_16, computing = merged(half), merged(every)
         in_16 += total(computing_16)
         in_all += total(computing_16) + total(without(computing, computing_16))
-    if not in_all:
-        return {"bits16_percent": None, "bits32_percent": None}
-    share = 100 * in_16 / in_all
-    return {"bits16_percent": share, "bits32_percent": 100 - share}
+    share = 100 * in_16 / in_all if in_all else None
+    rest = 100 - share if share is not None else None
+    return {"bits16_percent": share, "bits32_percent": rest}
 
 
 @cache

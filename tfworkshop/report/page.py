@@ -44,12 +44,12 @@ def for_page(profile: Profile, timeline: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def stages(beside: Path | None) -> dict[str, dict[str, str]]:
+def stages(beside: Path) -> dict[str, dict[str, str]]:
     """The stages in words; with a link where the page lies inside the repository."""
     result = {}
     for stage in STAGES:
         link = ""
-        if beside is not None and ROOT in beside.resolve().parents:
+        if ROOT in beside.resolve().parents:
             link = os.path.relpath(ROOT / stage.folder, beside.resolve().parent)
         result[stage.folder] = {"words": stage.change, "link": link}
     return result
@@ -59,7 +59,7 @@ def page(
     profiles: list[Profile],
     timelines: list[dict[str, Any]],
     comparison: Comparison | None,
-    beside: Path | None = None,
+    beside: Path,
 ) -> str:
     """The whole page; beside is where it will lie."""
     compared = msgspec.to_builtins(comparison) if comparison else None

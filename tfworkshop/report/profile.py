@@ -42,10 +42,8 @@ class Steps:
     input_alone_ms: float = 0.0
     per_step: list[Step] = field(default_factory=list)
     outliers: list[str] = field(default_factory=list)  # steps that took far longer than most
-    coverage: float | None = None  # the share of the recording that lies in steps
     source: str = "none"  # markers, device, inferred, or none: then it is the whole recording
     basis: str = ""  # what marks a step: the marker's name, or the function that repeats
-    irregularity: float | None = None  # of inferred steps: spread of the middle half / median
 
     @property
     def inferred(self) -> bool:
@@ -97,14 +95,9 @@ class Kernel:
     count: int
     total_ms: float
     average_us: float
-    min_us: float
-    max_us: float
     share: float  # of all kernels
-    tensor_core_eligible: bool | None  # None: not known
-    tensor_core_used: bool | None
-    registers: int
-    block: list[int]
-    grid: list[int]
+    tensor_core_eligible: bool
+    tensor_core_used: bool | None  # None: not known
 
 
 @dataclass

@@ -9,8 +9,8 @@ from tfworkshop.report.activity import HostActivity
 from tfworkshop.report.figures import percent
 from tfworkshop.report.operations import count_eager_calls, operations
 from tfworkshop.report.profile import Memory, Profile, Step, Steps
-from tfworkshop.report.recording import Host
-from tfworkshop.report.steps import FoundSteps, Span, find_steps
+from tfworkshop.report.recording import Host, Span
+from tfworkshop.report.steps import FoundSteps, find_steps
 from tfworkshop.report.verdict import judge
 
 
@@ -50,7 +50,7 @@ def read_hosts(profile: Profile, hosts: list[Host]) -> None:
     add_steps_and_devices(profile, hosts)
     add_layers(profile)
     profile.notes += silent_devices(profile) + unseen_work(profile) + graph_notes(profile)
-    profile.missing = missing_parts(profile, hosts)
+    profile.missing = missing_parts(profile)
     judge(profile)
 
 
@@ -71,7 +71,6 @@ def add_steps_and_devices(profile: Profile, hosts: list[Host]) -> None:
     first = next((found for found in found_by_host if found.spans), None)
     if first and profile.steps.count:
         profile.steps.source, profile.steps.basis = first.source, first.basis
-        profile.steps.irregularity = first.irregularity
         profile.notes += first.notes
     elif windows:
         profile.window = split.join([[window] for window in windows])[0]
@@ -82,20 +81,20 @@ def add_steps_and_devices(profile: Profile, hosts: list[Host]) -> None:
     if len(hosts) > 1:
         profile.host_steps, notes = split.compare_hosts(per_host)
         profile.notes += notes
-    add_coverage(profile, hosts)
+    profile.notes += coverage_notes(profile, hosts)
 
 
-def add_coverage(profile: Profile, hosts: list[Host]) -> None:
-    """How much of the recording lies in steps; little is worth a note."""
+def coverage_notes(profile: Profile, hosts: list[Host]) -> list[str]:
+    """Too few steps, or a recording of which little lies in steps."""
+    notes = []
     steps, recorded = profile.steps, max(host.recorded_ms() for host in hosts)
-    if not steps.count or not recorded:
-        return
-    steps.coverage = min(1.0, sum(step.total_ms for step in steps.per_step) / recorded)
     if steps.count == 1:
-        profile.notes.append("Only one step was recorded: it may not be a typical one.")
-    if steps.coverage < 0.5:
-        share = percent(steps.coverage, 1)
-        profile.notes.append(f"The steps cover {share} of the {recorded:,.0f} ms recorded.")
+        notes.append("Only one step was recorded: it may not be a typical one.")
+    in_steps = sum(step.total_ms for step in steps.per_step)
+    if 0 < in_steps < recorded / 2:
+        share = percent(in_steps / recorded, 1)
+        notes.append(f"The steps cover {share} of the {recorded:,.0f} ms recorded.")
+    return notes
 
 
 def add_layers(profile: Profile) -> None:
@@ -151,7 +150,7 @@ def graph_notes(profile: Profile) -> list[str]:
     return notes
 
 
-def missing_parts(profile: Profile, hosts: list[Host]) -> list[str]:
+def missing_parts(profile: Profile) -> list[str]:
     missing = []
     if not profile.operations:
         missing.append("No operations recorded.")

@@ -74,9 +74,10 @@ def find(path: Path, ranks: bool = False) -> Run:
 
 
 @dataclass
-class Marker:
+class Span:
+    """A marker or a step."""
+
     name: str  # train 5
-    number: int
     start_ps: int
     end_ps: int
 
@@ -107,14 +108,14 @@ class Host:
             max(int(line.end_ps.max()) for line in lines),
         )
 
-    def markers(self) -> list[Marker]:
+    def markers(self) -> list[Span]:
         """Every event with a step number, root or not."""
         found = []
         for line in self.threads:
             rows, numbers = line.numbers("step_num")
-            spans = zip(line.start_ps[rows].tolist(), line.end_ps[rows].tolist())
-            for name, number, span in zip(line.names(rows), numbers.tolist(), spans):
-                found.append(Marker(f"{name} {number}", number, *span))
+            times = line.start_ps[rows].tolist(), line.end_ps[rows].tolist()
+            for name, number, start, end in zip(line.names(rows), numbers.tolist(), *times):
+                found.append(Span(f"{name} {number}", start, end))
         return sorted(found, key=lambda marker: marker.start_ps)
 
     def recorded_ms(self) -> float:

@@ -6,9 +6,7 @@ python -m tfworkshop.report.screenshots --sample   the sample
 
 from __future__ import annotations
 
-import ast
 import base64
-import hashlib
 import io
 import os
 import sys
@@ -17,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from tfworkshop.problem import Problem
 from tfworkshop.processes import run
@@ -28,9 +25,6 @@ SAMPLE = FOLDER / "sample" / "plugins" / "profile" / "run1" / "sample.xplane.pb"
 IMAGES = FOLDER / "images"
 PICTURES = ("report_run1.png", "timeline_run1.png", "timeline_run4.png")
 WIDTH = 1000
-# Modules that decide what the pictures show.
-MODULES = ("advice", "figures", "layers", "page", "profile", "split", "steps", "trace", "verdict")
-HERE = Path(__file__).resolve().parent
 
 # What a picture shows, as the JavaScript that gives its top and its bottom on the page.
 REPORT = ("document.querySelector('h1')", "document.querySelector('section.steps')")
@@ -39,23 +33,6 @@ TIMELINE = ("document.querySelector('section.timeline')",) * 2
 ONE_STEP = """for (const text of ["Step \u203a", "Step \u203a", "\u2212"])
     [...document.querySelectorAll("section.timeline button")]
         .find(button => button.textContent == text).click()"""
-
-
-def fingerprint() -> str:
-    """Hash of the code behind the pictures: the page, its data, the program that is profiled.
-
-    Comments and docstrings of the Python files do not count.
-    """
-    digest = hashlib.sha256(repr((WIDTH, REPORT, TIMELINE, ONE_STEP)).encode())
-    for path in sorted((HERE / "assets").iterdir()):
-        digest.update(path.read_bytes())
-    for path in (*sorted(HERE / f"{name}.py" for name in MODULES), FOLDER / "input_pipeline.py"):
-        tree = ast.parse(path.read_text())
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
-                node.body = node.body[ast.get_docstring(node) is not None :]
-        digest.update(ast.unparse(tree).encode())  # dump() differs from Python to Python
-    return digest.hexdigest()
 
 
 def record(script: str, *options: object) -> None:
@@ -111,9 +88,7 @@ def take(browser: Any, name: str, first: str, last: str) -> None:
     clip = {"x": 0, "y": top, "width": WIDTH, "height": bottom - top, "scale": 1}
     shot = browser.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
     picture = Image.open(io.BytesIO(base64.b64decode(shot["data"])))
-    info = PngInfo()
-    info.add_text("Description", fingerprint())
-    picture.save(IMAGES / name, optimize=True, pnginfo=info)
+    picture.save(IMAGES / name, optimize=True)
     print(f"wrote {(IMAGES / name).relative_to(ROOT)}")
 
 

@@ -16,8 +16,7 @@ from tfworkshop.report import intervals, names
 from tfworkshop.report.activity import HostActivity, spans
 from tfworkshop.report.intervals import Intervals, merged
 from tfworkshop.report.profile import LABELS, HostSteps, Step, Steps
-from tfworkshop.report.recording import Host, device_lines, kernel_rows
-from tfworkshop.report.steps import Span
+from tfworkshop.report.recording import Host, Span, device_lines, kernel_rows
 
 LAG = 0.1  # from this share above the median host on, a host is a straggler
 

@@ -11,7 +11,7 @@ import numpy as np
 from tfworkshop.report import names
 from tfworkshop.report.activity import HostActivity
 from tfworkshop.report.figures import percent
-from tfworkshop.report.recording import Host, device_lines
+from tfworkshop.report.recording import Host, Span, device_lines
 from tfworkshop.report.xspace import Line
 
 FEWEST_CALLS = 4  # of one function: fewer do not make a loop
@@ -19,18 +19,10 @@ GAP = 0.1  # of a step between two markers: from here on it is worth a note
 
 
 @dataclass
-class Span:
-    name: str
-    start_ps: int
-    end_ps: int
-
-
-@dataclass
 class FoundSteps:
     spans: list[Span] = field(default_factory=list)
     source: str = "none"
     basis: str = ""
-    irregularity: float | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -51,8 +43,7 @@ def by_markers(host: Host, activity: HostActivity) -> FoundSteps | None:
     """The markers of one name: of several names, those that cover most time."""
     by_name: dict[str, list[Span]] = defaultdict(list)
     for marker in host.markers():
-        name = marker.name.rpartition(" ")[0]
-        by_name[name].append(Span(marker.name, marker.start_ps, marker.end_ps))
+        by_name[marker.name.rpartition(" ")[0]].append(marker)
     if not by_name:
         return None
     basis = max(by_name, key=lambda name: sum(s.end_ps - s.start_ps for s in by_name[name]))
@@ -130,20 +121,14 @@ def device_spans(host: Host, activity: HostActivity, spans: list[Span]) -> list[
     Of several devices the one that took longest counts.
     """
     longest = [(0, 0)] * len(spans)
-    if not activity.launches or not spans:
-        return longest
-    known, launched, _ = (np.concatenate(part) for part in zip(*activity.launches))
-    order = np.argsort(known, kind="stable")
-    known, launched = known[order], launched[order]
     begins = np.array([span.start_ps for span in spans])
     for plane in host.devices:
         owners, starts, ends = [], [], []
         for line in device_lines(plane):
             rows, ids = line.numbers("correlation_id")
-            place = np.minimum(np.searchsorted(known, ids), len(known) - 1)
-            has_launch = known[place] == ids
-            rows, times = rows[has_launch], launched[place[has_launch]]
-            owners.append(np.searchsorted(begins, times, side="right") - 1)
+            has_launch, called, _ = activity.launches_of(ids)
+            rows = rows[has_launch]
+            owners.append(np.searchsorted(begins, called, side="right") - 1)
             starts.append(line.start_ps[rows])
             ends.append(line.end_ps[rows])
         if not owners:
@@ -181,7 +166,7 @@ def by_repetition(host: Host, activity: HostActivity) -> FoundSteps | None:
         f"{len(spans)} times, every {middle / 1e9:.2f} ms "
         f"(the middle half within {percent(spread)})."
     )
-    return FoundSteps(steps, "inferred", basis, spread, [note])
+    return FoundSteps(steps, "inferred", basis, [note])
 
 
 def module_calls(host: Host) -> dict[str, list[Span]]:

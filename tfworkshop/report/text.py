@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tfworkshop.report.compare import Comparison, Difference, runs_differ
-from tfworkshop.report.figures import COLOURS, MARKS, ms, percent, printable, size
+from tfworkshop.report.figures import COLOURS, MARKS, ms, percent, size
 from tfworkshop.report.gaps import ACTIVITIES
 from tfworkshop.report.profile import LABELS, Device, Kernel, Operation, Profile, Step
 from tfworkshop.report.verdict import ceilings
@@ -21,12 +21,10 @@ BAR = 72
 
 def end_of(text: str, width: int) -> Text:
     """The end of a long name: in TensorFlow's names that is the part that matters."""
-    text = printable(text)
     return Text(text if len(text) <= width else "…" + text[-(width - 1) :])
 
 
 def start_of(text: str, width: int) -> Text:
-    text = printable(text)
     return Text(text if len(text) <= width else text[: width - 1] + "…")
 
 
@@ -94,7 +92,7 @@ def step_lines(profile: Profile, colour: bool) -> list[Text]:
     of = f"the mean of {steps.count}" if steps.count > 1 else "of one step: only one was recorded"
     if steps.inferred:
         of += f", inferred from calls of {steps.basis}"
-    lines = [Text(printable(f"Step time: {ms(steps.average_ms)} ms, {of}"), style="bold")]
+    lines = [Text(f"Step time: {ms(steps.average_ms)} ms, {of}", style="bold")]
     if steps.count > 1:
         spread = f"median {ms(steps.median_ms)}, 95 % within {ms(steps.p95_ms)}, "
         spread += f"{ms(steps.min_ms)} to {ms(steps.max_ms)}, standard deviation {ms(steps.sd_ms)}"
@@ -103,7 +101,7 @@ def step_lines(profile: Profile, colour: bool) -> list[Text]:
         named = ", ".join(steps.outliers[:5])
         if len(steps.outliers) > 5:
             named += ", ..."
-        lines.append(Text(printable(f"  far above the median: {named}")))
+        lines.append(Text(f"  far above the median: {named}"))
     lines += [*legend(steps.split, steps.average_ms, colour), Text()]
     for step in steps.per_step[:MOST_STEPS]:
         line = Text(f"{end_of(step.name, 12).plain:>12} ")
@@ -219,11 +217,11 @@ def memory_lines(profile: Profile) -> list[Text]:
         line += f" of {size(item.capacity_bytes)}"
         if item.headroom:
             line += f"; {item.headroom:.1f} times the batch may fit"
-        lines.append(Text(printable(line)))
+        lines.append(Text(line))
         for part in item.at_peak[:3]:
             shape = f"{part.count:,} x {part.shape}  " if part.shape else ""
             held = f"    {size(part.total_bytes):>9}  {shape}"
-            lines.append(Text(printable(held)).append_text(end_of(part.operation, 98 - len(held))))
+            lines.append(Text(held).append_text(end_of(part.operation, 98 - len(held))))
     return lines
 
 
@@ -232,8 +230,8 @@ def input_lines(profile: Profile) -> list[Text]:
     for item in profile.input_pipeline[:2]:
         slowest = f"slowest call {ms(item.slowest_call_ms)} ms, {ms(item.iterator_ms)} of it in"
         lines += [
-            Text(printable(f"  {item.pipeline}: {slowest} {item.iterator}")),
-            Text(printable(f"  {item.suggestion}")),
+            Text(f"  {item.pipeline}: {slowest} {item.iterator}"),
+            Text(f"  {item.suggestion}"),
         ]
     return lines
 
@@ -249,17 +247,17 @@ def title(profile: Profile) -> str:
     if computed and computed < count:
         devices = f"{computed} of {count} {kind} computed"
     hosts = profile.hosts[0] if len(profile.hosts) == 1 else f"{len(profile.hosts)} hosts"
-    return printable(", ".join(dict.fromkeys((profile.run, hosts, devices))))
+    return ", ".join(dict.fromkeys((profile.run, hosts, devices)))
 
 
 def head(profile: Profile) -> list[Text]:
     """The answer: the verdict, its evidence, what can be gained at most, what to do."""
     verdict = profile.verdict
-    lines = [Text(printable(verdict["sentence"]), style="bold")]
+    lines = [Text(verdict["sentence"], style="bold")]
     if verdict["evidence"]:
-        lines.append(Text(printable("Evidence: " + verdict["evidence"])))
+        lines.append(Text("Evidence: " + verdict["evidence"]))
     if verdict["ceiling"]:
-        lines.append(Text(printable("Ceiling: " + verdict["ceiling"])))
+        lines.append(Text("Ceiling: " + verdict["ceiling"]))
     lines.append(Text("Next: " + verdict["next"]))
     others = [
         f"{item.kind} at most {ms(item.gain_ms)} ms, {item.factor:.2f}x"
@@ -273,8 +271,8 @@ def head(profile: Profile) -> list[Text]:
 def show(profile: Profile, console: Console) -> None:
     colour = console.color_system is not None
     lines = [*head(profile), Text(), Text(title(profile), style="bold")]
-    lines += [Text(printable(profile.path), overflow="fold")]
-    lines += [Text(printable(note)) for note in profile.notes]
+    lines += [Text(profile.path, overflow="fold")]
+    lines += [Text(note) for note in profile.notes]
     console.print(*lines, Text(), *step_lines(profile, colour), sep="\n")
     busy = [device for device in profile.devices if device.kernels]
     on_device, on_host = (
@@ -298,7 +296,7 @@ def show(profile: Profile, console: Console) -> None:
         lines.append(Text(f"Device time in 16 bit {in_16:.1f} %, in 32 bit {in_32:.1f} %"))
     lines += section("Memory", memory_lines(profile))
     retraced = [
-        Text(printable(f"  {item.name}: {item.traced} of {item.calls} calls traced it"))
+        Text(f"  {item.name}: {item.traced} of {item.calls} calls traced it")
         for item in profile.retraced[:5]
     ]
     lines += section("Traced again: a call with a new shape or Python value", retraced)
@@ -336,7 +334,7 @@ def show_both(a: Profile, b: Profile, comparison: Comparison, console: Console) 
     for letter, profile in (("A", a), ("B", b)):
         console.print(Text(f"{letter}  {title(profile)}", style="bold"))
         for line in (profile.path, profile.verdict["sentence"], *profile.notes):
-            console.print(Padding(Text(printable(line)), (0, 0, 0, 3), expand=False))
+            console.print(Padding(Text(line), (0, 0, 0, 3), expand=False))
     lines = [Text(), Text(comparison.sentence, style="bold"), *map(Text, comparison.notes)]
     console.print(*lines, Text(f"Next, for B: {comparison.next}"), Text(), sep="\n")
     unit = "ms a step" if comparison.per_step else "ms in all"

@@ -20,9 +20,7 @@ from tfworkshop.report.steps import find_steps
 from tfworkshop.report.xspace import Line, Plane
 
 MOST_EVENTS = 200_000  # in the page; the longest are kept
-CHUNK = 50_000  # events whose details are read at a time
 FIRST = ("Steps", "TensorFlow Name Scope", "TensorFlow Ops")
-MOST_KERNELS = 100_000  # with more, a lane of operations would be as long as the kernels'
 Event = tuple[int, int, str, str]  # start, length, name, detail
 DETAILS = ("annotation", "tf_op", "kernel_details", "hlo_op", "memcpy_details", "shape")
 
@@ -63,29 +61,25 @@ def chrome_events(hosts: list[Host]) -> Iterator[str]:
             for tid, line in enumerate(lanes(plane), 1):
                 yield named("thread_name", pid, tid, name=line.name)
                 yield named("thread_sort_index", pid, tid, sort_index=tid)
-                yield from line_events(line, f'"pid":{pid},"tid":{tid}', markers)
+                yield from line_events(line, pid, tid, markers)
 
 
-def line_events(line: Line, place: str, markers: dict[int, str]) -> Iterator[str]:
-    displayed = [json.dumps(name) for name in line.plane.event_names]
-    full = line.plane.full_names
-    for first in range(0, len(line), CHUNK):
-        rows = np.arange(first, min(first + CHUNK, len(line)))
-        names_of_rows = line.event_name[rows].tolist()
-        stats: list[dict[str, object]] = [{} for _ in rows]
-        for i, name in enumerate(names_of_rows):
-            if full[name] != line.plane.event_names[name]:
-                stats[i]["long_name"] = full[name]
-        for i, stat, value in line.plane.named_values(line.stats(rows)):
-            stats[i][stat] = value
-        starts, lengths = line.start_ps[rows].tolist(), line.duration_ps[rows].tolist()
-        for args, name, start, length in zip(stats, names_of_rows, starts, lengths):
-            text = displayed[name]
-            if "step_num" in args and start in markers:
-                text = json.dumps(markers[start])
-            kind = f'"ph":"X","dur":{length / 1e6}' if length else '"ph":"i","s":"t"'
-            more = f',"args":{json.dumps(args)}' if args else ""
-            yield f'{{"name":{text},{place},"ts":{start / 1e6},{kind}{more}}}'
+def line_events(line: Line, pid: int, tid: int, markers: dict[int, str]) -> Iterator[str]:
+    plane = line.plane
+    chosen = line.event_name.tolist()
+    stats: list[dict[str, object]] = [{} for _ in chosen]
+    for i, stat, value in plane.named_values(line.stats(np.arange(len(line)))):
+        stats[i][stat] = value
+    starts, lengths = line.start_ps.tolist(), line.duration_ps.tolist()
+    for args, number, start, length in zip(stats, chosen, starts, lengths):
+        name = plane.event_names[number]
+        if plane.full_names[number] != name:
+            args["long_name"] = plane.full_names[number]
+        if "step_num" in args:
+            name = markers.get(start, name)
+        event = {"name": name, "pid": pid, "tid": tid, "ts": start / 1e6, "args": args}
+        event |= {"ph": "X", "dur": length / 1e6} if length else {"ph": "i", "s": "t"}
+        yield json.dumps(event)
 
 
 def named(what: str, pid: int, tid: int, **args: object) -> str:
@@ -167,8 +161,6 @@ def operation_spans(plane: Plane) -> Iterator[Event]:
     kernels: list[tuple[int, int, str]] = []
     for line in device_lines(plane):
         rows = np.flatnonzero(line.end_ps > line.start_ps)
-        if len(rows) > MOST_KERNELS:
-            return
         starts, ends = line.start_ps[rows].tolist(), line.end_ps[rows].tolist()
         for start, end, (name, _, _) in zip(starts, ends, kernel_operations(line, rows)):
             if name:
@@ -206,8 +198,10 @@ def timeline(hosts: list[Host], most: int = MOST_EVENTS) -> dict[str, Any]:
             return {"name": name, "rows": [pack(row) for row in stack(spans)]}
 
         markers = {marker.start_ps: marker.name for marker in host.markers()}
-        for name, at, to in [] if steps else step_spans(host):
-            steps.append([name, (at - zero) // 1000, (to - at) // 1000])
+        if not steps:  # of the first host that has any: the same as the report's
+            for span in find_steps(host, HostActivity(host)).spans:
+                length_ps = span.end_ps - span.start_ps
+                steps.append([span.name, (span.start_ps - zero) // 1000, length_ps // 1000])
         for plane in planes(host):
             rows = [lane("Operations", operation_spans(plane))]
             rows += [lane(ln.name, line_spans(ln, shortest, markers)) for ln in lanes(plane)]
@@ -223,7 +217,6 @@ def timeline(hosts: list[Host], most: int = MOST_EVENTS) -> dict[str, Any]:
         "view": first_view(steps, length),
         "events": kept,
         "left_out": whole - kept,
-        "starts_ms": hosts[0].bounds[0] / 1e9,
     }
 
 
@@ -237,12 +230,6 @@ def first_view(steps: list[list[Any]], length: int) -> list[float]:
         last = first + long
     margin = 0.01 * (last - first)
     return [max(0.0, first - margin), min(float(length), last + margin)]
-
-
-def step_spans(host: Host) -> list[tuple[str, int, int]]:
-    """The same steps as the report's, whether marked or inferred."""
-    found = find_steps(host, HostActivity(host))
-    return [(span.name, span.start_ps, span.end_ps) for span in found.spans]
 
 
 def pack(row: list[Span]) -> list[list[int]]:

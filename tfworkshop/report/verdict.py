@@ -42,9 +42,11 @@ def judge(profile: Profile) -> None:
     if not steps.count and profile.window:
         steps = Steps.of([profile.window])
     if not steps.count:
-        profile.verdict = nothing_recorded(profile)
+        profile.verdict["sentence"] = "Unknown: nothing that takes time was recorded."
+        profile.verdict["next"] = advise("markers", profile.setup, True)
         return
-    device = worst_device(profile)
+    computed = [device for device in profile.devices if device.window_ms]
+    device = max(computed, key=lambda device: device.idle_ms, default=None)
     traced = traced_again(profile)
     if traced or steps.share("compilation") >= LIMITS["compilation"]:
         device = None
@@ -72,12 +74,6 @@ def judge(profile: Profile) -> None:
     )
 
 
-def worst_device(profile: Profile) -> Device | None:
-    """The device that loses most time, of those that computed."""
-    computed = [device for device in profile.devices if device.window_ms]
-    return max(computed, key=lambda device: device.idle_ms, default=None)
-
-
 def traced_again(profile: Profile) -> str:
     """A sentence if a function is traced in most steps, whatever the split says."""
     count = profile.steps.count
@@ -86,17 +82,6 @@ def traced_again(profile: Profile) -> str:
         return ""
     most = max(again, key=lambda item: item.tracings)
     return f"{most.name} is traced again in {most.traced} of {most.calls} calls."
-
-
-def nothing_recorded(profile: Profile) -> Verdict:
-    return Verdict(
-        kind="unknown",
-        sentence="Unknown: nothing that takes time was recorded.",
-        evidence="",
-        ceiling="",
-        next=advise("markers", profile.setup, True),
-        confidence="measured",
-    )
 
 
 # --- ceilings ---
@@ -111,15 +96,14 @@ def device_causes(profile: Profile, device: Device) -> list[Cause]:
     """Idle time of a device by what the host did in it, as a part of a step if there are steps."""
     total_ms = profile.steps.average_ms or device.window_ms
     scale = total_ms / device.window_ms
-    gains: dict[str, float] = {}
+    gains = {"compute": device.busy_ms * scale}
     for activity, spent in device.waiting_ms.items():
         name = CAUSES.get(activity, activity)
         gains[name] = gains.get(name, 0.0) + spent * scale
-    result = [make_cause(name, gain, total_ms, "measured") for name, gain in gains.items()]
-    result.append(make_cause("compute", device.busy_ms * scale, total_ms, "measured"))
-    for item in result:
-        item.confidence = confidence_of(profile, item.name, device)
-    return result
+    return [
+        make_cause(name, gain, total_ms, confidence_of(profile, name, device))
+        for name, gain in gains.items()
+    ]
 
 
 def split_causes(profile: Profile, steps: Steps) -> list[Cause]:
