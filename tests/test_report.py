@@ -67,7 +67,8 @@ class Oracle(NamedTuple):
 
 
 def ask_tensorflow(file: Path) -> Oracle:
-    from tensorboard_plugin_profile.protobuf import input_pipeline_pb2, kernel_stats_pb2
+    from tensorboard_plugin_profile.protobuf.input_pipeline_pb2 import PerGenericStepDetails
+    from tensorboard_plugin_profile.protobuf.kernel_stats_pb2 import KernelStatsDb
     from tensorboard_plugin_profile.protobuf.overview_page_pb2 import OverviewPage
     from tensorboard_plugin_profile.protobuf.tf_stats_pb2 import TfStatsDatabase
     from tensorflow.python.profiler.internal import _pywrap_profiler
@@ -84,19 +85,17 @@ def ask_tensorflow(file: Path) -> Oracle:
     page = OverviewPage.FromString(convert("overview_page"))
     steps = []
     for packed in page.input_analysis.step_details:
-        step = input_pipeline_pb2.PerGenericStepDetails()
+        step = PerGenericStepDetails()
         packed.Unpack(step)
         steps.append({field.name: value for field, value in step.ListFields()})
-    operations = {
-        (r.op_name, r.op_type, r.host_or_device): (r.total_self_time_in_us, r.occurrences)
-        for r in TfStatsDatabase.FromString(
-            convert("framework_op_stats")
-        ).without_idle.tf_stats_record
-    }
-    table = kernel_stats_pb2.KernelStatsDb.FromString(convert("kernel_stats"))
+    operations = {}
+    table = TfStatsDatabase.FromString(convert("framework_op_stats"))
+    for r in table.without_idle.tf_stats_record:
+        figures = r.total_self_time_in_us, r.occurrences
+        operations[r.op_name, r.op_type, r.host_or_device] = figures
     kernels: Counter[str] = Counter()
-    for r in table.reports:
-        kernels[r.name] += r.total_duration_ns
+    for kernel in KernelStatsDb.FromString(convert("kernel_stats")).reports:
+        kernels[kernel.name] += kernel.total_duration_ns
     memory = json.loads(convert("memory_profile") or b"{}").get("memoryProfilePerAllocator", {})
     peaks = {n: int(m["profileSummary"]["peakStats"]["peakBytesInUse"]) for n, m in memory.items()}
     bits = page.analysis.device_compute_16bit_percent
@@ -106,7 +105,6 @@ def ask_tensorflow(file: Path) -> Oracle:
 def synchronous_gpu() -> Made:
     """Three steps of 100 µs: data, launches, kernels in 16 and 32 bit."""
     made = Made()
-    details = {"kernel_details": "regs:32 grid:4,1,1 block:256,1,1"}
     for i in range(3):
         at = 1000 + 120 * i
         made.step(i, at, 100, _r=1)
@@ -115,9 +113,13 @@ def synchronous_gpu() -> Made:
             (2 * i, at + 36, 20, "d/MatMul:MatMul", "(half[8])"),
             (2 * i + 1, at + 60, 25, "d/Relu:Relu", "(float[8])"),
         ):
+            stats = {
+                "tf_op": op,
+                "shape": shape,
+                "kernel_details": "regs:32 grid:4,1,1 block:256,1,1",
+            }
             made.host("python", "cuLaunchKernel", start - 8, 4, correlation_id=number)
-            stats = {**details, "correlation_id": number, "tf_op": op, "shape": shape}
-            made.kernel("k", start, length, **stats)
+            made.kernel("k", start, length, correlation_id=number, **stats)
     return made
 
 
@@ -158,7 +160,7 @@ def test_the_figures_are_those_of_tensorflow(name: str, profiled: Path, tmp_path
         kernels[kernel.name] += round(kernel.total_ms * 1e6)
     assert kernels == theirs.kernels
     assert (ours.precision["bits16_percent"] or 0) == pytest.approx(theirs.bits16_percent, abs=0.1)
-    assert {item.allocator: item.peak_bytes for item in ours.memory.allocators} == theirs.peaks
+    assert {item.allocator: item.peak_bytes for item in ours.memory} == theirs.peaks
 
 
 # --- real profiles ---
@@ -176,7 +178,7 @@ def test_json_and_terminal(profiled: Path, tmp_path: Path, capsys: pytest.Captur
     assert {op["mode"] for op in made["operations"]} == {"graph", "tf.data"}
     assert next(op["count"] for op in made["operations"] if op["name"].startswith("adam/")) == 10
     assert sum(op["share"] for op in made["operations"]) == pytest.approx(1)
-    (memory,) = made["memory"]["allocators"]
+    (memory,) = made["memory"]
     assert sum(held["total_bytes"] for held in memory["at_peak"]) <= memory["peak_bytes"]
     assert made["precision"] == {"bits16_percent": None, "bits32_percent": None}
     shown = capsys.readouterr().out
@@ -331,7 +333,7 @@ def made_steps(*times: float, **split: float) -> Steps:
 
 
 def made_up(steps: Steps) -> Profile:
-    profile = Profile("made up", "/nowhere", [], ["host"])
+    profile = Profile("made up", "/nowhere", ["host"])
     profile.steps = steps
     return profile
 

@@ -350,7 +350,7 @@ def test_what_was_held_at_the_peak() -> None:
         stats = {"allocator_name": "GPU_0_bfc", "bytes_allocated": used, "tf_op": name}
         stats |= {"bytes_available": 1100 - used, "addr": address, "allocation_bytes": abs(size)}
         made.host("python", event, at, 0, **stats)
-    (found,) = made.profile().memory.allocators
+    (found,) = made.profile().memory
     assert (found.peak_bytes, found.capacity_bytes) == (600, 1100)
     held = [(item.operation, item.count, item.total_bytes) for item in found.at_peak]
     assert held == [("relu", 2, 400), ("weights", 1, 100), (memory.EARLIER, 1, 100)]

@@ -205,7 +205,7 @@ def test_the_gpu_profile_opens_and_prints(browser: Browser, tmp_path: Path) -> N
     browser.open(page, width=420, scheme="dark")
     assert browser.evaluate("document.documentElement.scrollWidth") <= 420
     assert texts(browser, ".kernels .name span")[0] == data["kernels"][0]["short"]
-    assert len(texts(browser, ".curve")) == len(data["memory"]["allocators"])
+    assert len(texts(browser, ".curve")) == len(data["memory"])
     assert "30.5 %" in " ".join(texts(browser, ".figures dd"))
     assert view(browser)["drawn"] > 100
     printed = browser.call("Page.printToPDF")["data"]

@@ -50,11 +50,9 @@ class Made:
             event.stats.add(metadata_id=number, **{field: value})
         return self
 
-    def kernel(
-        self, name: str, start: float, length: float, stream: int = 1, gpu: int = 0, **stats: object
-    ) -> Made:
+    def kernel(self, name: str, start: float, length: float, stream: int = 1, **stats: Any) -> Made:
         line = f"Stream #{stream}(Compute)"
-        return self.event(f"/device:GPU:{gpu}", line, name, start, length, **stats)
+        return self.event("/device:GPU:0", line, name, start, length, **stats)
 
     def host(self, thread: str, name: str, start: float, length: float, **stats: object) -> Made:
         return self.event("/host:CPU", thread, name, start, length, **stats)
@@ -90,6 +88,6 @@ class Made:
     def profile(self) -> Profile:
         """What the report makes of it."""
         host = self.read()
-        profile = Profile("made", "/nowhere", [], [host.name])
+        profile = Profile("made", "/nowhere", [host.name])
         reader.read_hosts(profile, [host])
         return profile

@@ -29,16 +29,8 @@ SIZES = (  # of a gap: up to how many us, and what to call it
 )
 
 
-def devices(host: Host, activity: HostActivity, steps: list[Span]) -> list[Device]:
-    """Each device of a host."""
-    result = [device(host.name, plane, activity, steps) for plane in host.devices]
-    for item in result:
-        item.recorded_ms = max(host.recorded_ms(), item.window_ms)
-    return result
-
-
-def device(host: str, plane: Plane, activity: HostActivity, steps: list[Span]) -> Device:
-    result = Device(host, plane.name.split(" ")[0])
+def device(host: Host, plane: Plane, activity: HostActivity, steps: list[Span]) -> Device:
+    result = Device(host.name, plane.name.split(" ")[0], recorded_ms=host.recorded_ms())
     kernels, copies, exchanges = [], [], []
     launched: list[np.ndarray] = []
     for line in device_lines(plane):
@@ -60,6 +52,7 @@ def device(host: str, plane: Plane, activity: HostActivity, steps: list[Span]) -
     if steps and steps[0].start_ps < window[0]:  # the first step's wait for data counts too
         window = steps[0].start_ps, window[1]
     result.window_ms = (window[1] - window[0]) / 1e9
+    result.recorded_ms = max(result.recorded_ms, result.window_ms)
     result.busy_ms = total(intervals.clip(computing, window)) / 1e9
     result.idle_ms = result.window_ms - result.busy_ms
     add_gaps(result, intervals.gaps(computing, window), activity, copying, exchanging)

@@ -144,11 +144,3 @@ def kernel_operations(line: Line, rows: np.ndarray) -> list[Key]:
         else:
             result.append(("", "", mode))
     return result
-
-
-# --- eager calls ---
-
-
-def count_eager_calls(hosts: list[Host]) -> int:
-    """How many operations Python started one by one; a tf.function counts as one."""
-    return sum(int(line.matches(names.EAGER_CALL).sum()) for host in hosts for line in host.threads)

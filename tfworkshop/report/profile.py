@@ -45,10 +45,6 @@ class Steps:
     source: str = "none"  # markers, device, inferred, or none: then it is the whole recording
     basis: str = ""  # what marks a step: the marker's name, or the function that repeats
 
-    @property
-    def inferred(self) -> bool:
-        return self.source == "inferred"
-
     def share(self, *keys: str) -> float:
         """The share of the average step that these parts take, from 0 to 1."""
         total = self.average_ms or 0
@@ -176,12 +172,6 @@ class Allocator:
 
 
 @dataclass
-class Memory:
-    peak_bytes: int | None = None
-    allocators: list[Allocator] = field(default_factory=list)
-
-
-@dataclass
 class Bottleneck:
     """The slowest part of a tf.data pipeline, in the pipeline's slowest call."""
 
@@ -250,7 +240,6 @@ class Verdict(TypedDict):
 class Profile:
     run: str
     path: str
-    files: list[str]
     hosts: list[str]
     device_type: str = "CPU"
     device_count: int = 0
@@ -269,7 +258,7 @@ class Profile:
     operations: list[Operation] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
     precision: dict[str, float | None] = field(default_factory=dict)
-    memory: Memory = field(default_factory=Memory)
+    memory: list[Allocator] = field(default_factory=list)
     input_pipeline: list[Bottleneck] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

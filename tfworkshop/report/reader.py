@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tfworkshop.report import functions, gaps, kernels, layers, memory, recording, split, tf_data
+from tfworkshop.report import (
+    functions,
+    gaps,
+    kernels,
+    layers,
+    memory,
+    names,
+    recording,
+    split,
+    tf_data,
+)
 from tfworkshop.report.activity import HostActivity
 from tfworkshop.report.figures import percent
-from tfworkshop.report.operations import count_eager_calls, operations
-from tfworkshop.report.profile import Memory, Profile, Step, Steps
+from tfworkshop.report.operations import operations
+from tfworkshop.report.profile import Profile, Step, Steps
 from tfworkshop.report.recording import Host, Span
 from tfworkshop.report.steps import FoundSteps, find_steps
 from tfworkshop.report.verdict import judge
@@ -23,7 +33,6 @@ def load(path: Path, ranks: bool = False) -> tuple[Profile, list[Host]]:
     profile = Profile(
         run=run.name,
         path=str(run.folder.resolve()),
-        files=[host.file.name for host in hosts],
         hosts=[host.name for host in hosts],
         notes=notes,
     )
@@ -36,7 +45,8 @@ def read_hosts(profile: Profile, hosts: list[Host]) -> None:
     if profile.device_count:
         first = next(plane for host in hosts for plane in host.devices)
         profile.device_type = first.name.removeprefix("/device:").partition(":")[0]
-    profile.eager_calls = count_eager_calls(hosts)
+    threads = [line for host in hosts for line in host.threads]
+    profile.eager_calls = sum(int(line.matches(names.EAGER_CALL).sum()) for line in threads)
     profile.operations = operations(hosts)
     profile.kernels = kernels.kernels(hosts)
     profile.kinds = kernels.kinds(profile.kernels)
@@ -44,9 +54,7 @@ def read_hosts(profile: Profile, hosts: list[Host]) -> None:
     profile.setup = functions.setup(profile, hosts)
     profile.retraced = [item for host in hosts for item in functions.retraced(host)]
     profile.input_pipeline = [item for host in hosts for item in tf_data.bottlenecks(host)]
-    allocators = [item for host in hosts for item in memory.allocators(host)]
-    peak = max((item.peak_bytes for item in allocators), default=None)
-    profile.memory = Memory(peak, allocators)
+    profile.memory = [item for host in hosts for item in memory.allocators(host)]
     add_steps_and_devices(profile, hosts)
     add_layers(profile)
     profile.notes += silent_devices(profile) + unseen_work(profile) + graph_notes(profile)
@@ -66,7 +74,7 @@ def add_steps_and_devices(profile: Profile, hosts: list[Host]) -> None:
         if not found.spans:
             whole = Span("the recording", *host.bounds)
             windows += split.split_steps(host, activity, [whole])
-        profile.devices += gaps.devices(host, activity, found.spans)
+        profile.devices += [gaps.device(host, p, activity, found.spans) for p in host.devices]
     profile.steps = Steps.of(split.join([steps for _, steps in per_host]))
     first = next((found for found in found_by_host if found.spans), None)
     if first and profile.steps.count:
@@ -160,6 +168,6 @@ def missing_parts(profile: Profile) -> list[str]:
         missing.append("No shapes recorded on the device: no share of 16 and 32 bit.")
     if any(kernel.tensor_core_used is None for kernel in profile.kernels):
         missing.append("Whether all kernels use matrix units: some names do not tell.")
-    if not profile.memory.allocators:
+    if not profile.memory:
         missing.append("No memory profile.")
     return missing

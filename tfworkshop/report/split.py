@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections import defaultdict
 
 import numpy as np
 
@@ -72,20 +73,16 @@ def split_steps(host: Host, activity: HostActivity, windows: list[Span]) -> list
 
 def join(hosts: list[list[Step]]) -> list[Step]:
     """Step by step the mean of the hosts that have it: their clocks need not agree."""
-    by_name: dict[str, list[Step]] = {}
-    for step in (step for steps in hosts for step in steps):
-        by_name.setdefault(step.name, []).append(step)
     if len(hosts) == 1:
         return hosts[0]
-    return [
-        Step(
-            name,
-            statistics.fmean(step.total_ms for step in steps),
-            {key: statistics.fmean(step.split[key] for step in steps) for key in LABELS},
-            statistics.fmean(step.input_alone_ms for step in steps),
-        )
-        for name, steps in by_name.items()
-    ]
+    by_name: dict[str, list[Step]] = defaultdict(list)
+    for step in (step for steps in hosts for step in steps):
+        by_name[step.name].append(step)
+    result = []
+    for name, steps in by_name.items():
+        mean = Steps.of(steps)
+        result.append(Step(name, mean.average_ms or 0.0, mean.split, mean.input_alone_ms))
+    return result
 
 
 def compare_hosts(hosts: list[tuple[str, list[Step]]]) -> tuple[list[HostSteps], list[str]]:

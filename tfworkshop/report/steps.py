@@ -28,12 +28,8 @@ class FoundSteps:
 
 def find_steps(host: Host, activity: HostActivity) -> FoundSteps:
     """Markers first, then the device's own steps, then what repeats."""
-    return (
-        by_markers(host, activity)
-        or by_device(host)
-        or by_repetition(host, activity)
-        or FoundSteps()
-    )
+    found = by_markers(host, activity) or by_device(host) or by_repetition(host, activity)
+    return found or FoundSteps()
 
 
 # --- markers ---
@@ -100,17 +96,13 @@ def unmarked_time(spans: list[Span], activity: HostActivity) -> list[str]:
 def by_device(host: Host) -> FoundSteps | None:
     """A profile may carry a line of steps for each device; the longest of each name counts."""
     longest: dict[str, Span] = {}
-    for plane in host.devices:
-        for line in plane.lines:
-            if line.name != "Steps":
-                continue
-            rows = np.arange(len(line))
-            for name, start, end in zip(
-                line.names(rows), line.start_ps.tolist(), line.end_ps.tolist()
-            ):
-                known = longest.get(name)
-                if known is None or end - start > known.end_ps - known.start_ps:
-                    longest[name] = Span(name, start, end)
+    lines = [line for plane in host.devices for line in plane.lines if line.name == "Steps"]
+    for line in lines:
+        times = line.start_ps.tolist(), line.end_ps.tolist()
+        for name, start, end in zip(line.names(np.arange(len(line))), *times):
+            known = longest.get(name)
+            if known is None or end - start > known.end_ps - known.start_ps:
+                longest[name] = Span(name, start, end)
     spans = sorted(longest.values(), key=lambda span: span.start_ps)
     return FoundSteps(spans, "device", "the device's line of steps") if spans else None
 
@@ -194,9 +186,8 @@ def function_calls(host: Host) -> dict[str, list[Span]]:
 def add_calls(found: dict[str, list[Span]], line: Line, rows: np.ndarray) -> None:
     rows = rows[np.lexsort((-line.end_ps[rows], line.start_ps[rows]))]
     ended = 0
-    for name, start, end in zip(
-        line.names(rows), line.start_ps[rows].tolist(), line.end_ps[rows].tolist()
-    ):
+    times = line.start_ps[rows].tolist(), line.end_ps[rows].tolist()
+    for name, start, end in zip(line.names(rows), *times):
         if start >= ended:
             name = name.partition("(")[0] if not names.JIT_CALL.match(name) else name[13:-1]
             found[name].append(Span(name, start, end))

@@ -90,7 +90,7 @@ def step_lines(profile: Profile, colour: bool) -> list[Text]:
     if not steps.count or not steps.average_ms:
         return [Text("Step time: not known"), *window_lines(profile, colour)]
     of = f"the mean of {steps.count}" if steps.count > 1 else "of one step: only one was recorded"
-    if steps.inferred:
+    if steps.source == "inferred":
         of += f", inferred from calls of {steps.basis}"
     lines = [Text(f"Step time: {ms(steps.average_ms)} ms, {of}", style="bold")]
     if steps.count > 1:
@@ -209,7 +209,7 @@ def kinds_line(profile: Profile) -> list[Text]:
 
 def memory_lines(profile: Profile) -> list[Text]:
     lines = []
-    for item in profile.memory.allocators:
+    for item in profile.memory:
         where = f"{item.host} " if len(profile.hosts) > 1 else ""
         line = f"  {where}{item.allocator}: peak {size(item.peak_bytes)}"
         if item.lifetime_peak_bytes > item.peak_bytes:

@@ -42,10 +42,6 @@ def lanes(plane: Plane) -> list[Line]:
     return sorted((line for line in plane.lines if len(line)), key=key)
 
 
-def title(host: Host, plane: Plane, several: bool) -> str:
-    return f"{host.name} {plane.name}" if several else plane.name
-
-
 # --- the file for Perfetto and chrome://tracing ---
 
 
@@ -56,7 +52,7 @@ def chrome_events(hosts: list[Host]) -> Iterator[str]:
         markers = {marker.start_ps: marker.name for marker in host.markers()}
         for plane in planes(host):
             pid += 1
-            yield named("process_name", pid, 0, name=title(host, plane, len(hosts) > 1))
+            yield named("process_name", pid, 0, name=f"{host.name} {plane.name}")
             yield named("process_sort_index", pid, 0, sort_index=pid)
             for tid, line in enumerate(lanes(plane), 1):
                 yield named("thread_name", pid, tid, name=line.name)
@@ -205,7 +201,7 @@ def timeline(hosts: list[Host], most: int = MOST_EVENTS) -> dict[str, Any]:
         for plane in planes(host):
             rows = [lane("Operations", operation_spans(plane))]
             rows += [lane(ln.name, line_spans(ln, shortest, markers)) for ln in lanes(plane)]
-            name = title(host, plane, len(hosts) > 1)
+            name = f"{host.name} {plane.name}" if len(hosts) > 1 else plane.name
             processes.append({"name": name, "lanes": [one for one in rows if one["rows"]]})
     length = max(host.bounds[1] - host.bounds[0] for host in hosts) // 1000
     kept = int((lengths >= shortest).sum())

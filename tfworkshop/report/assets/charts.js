@@ -192,7 +192,7 @@ function allocator(item, several) {
 }
 
 function memory(profile) {
-  const boxes = profile.memory.allocators.map((item) => allocator(item, profile.hosts.length > 1));
+  const boxes = profile.memory.map((item) => allocator(item, profile.hosts.length > 1));
   if (!boxes.length) return null;
   const told = "What each allocator had handed out, over the time of the profile.";
   return section("memory", "Memory", told, el("div", "pair", ...boxes));

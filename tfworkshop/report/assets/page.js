@@ -80,7 +80,7 @@ function figures(profile) {
   const { bits16_percent: in16 = null, bits32_percent: in32 } = precision;
   if (in16 !== null)
     figure("Device time in 16 bit", in16.toFixed(1) + " %", in32.toFixed(1) + " % in 32 bit");
-  const [largest] = [...profile.memory.allocators].sort((a, b) => b.peak_bytes - a.peak_bytes);
+  const [largest] = [...profile.memory].sort((a, b) => b.peak_bytes - a.peak_bytes);
   if (largest) figure("Peak memory", bytes(largest.peak_bytes), largest.allocator);
   return list;
 }
