@@ -23,10 +23,7 @@ def run(stage: str, ranks: list[int], repeats: int, steps: int, batch_size: int)
     launch.check_size(batch_size, max(ranks))
     with measuring(results_folder()):
         scale = measure(chosen, ranks, repeats, steps, batch_size)
-    name = f"scale_{chosen.number}_{batch_size}"
-    if choose([chosen.number])[-1] != chosen:
-        name = f"scale_{chosen.name}_{batch_size}"
-    path = results_folder() / f"{name}.json"
+    path = results_folder() / f"scale_{stage}_{batch_size}.json"
     save_record(path, scale)
     console = terminal.console()
     print_table(console, HEADER, cells(scale))
