@@ -265,7 +265,7 @@ def test_gaps_and_what_the_host_did() -> None:
     assert sum(spent.values()) == pytest.approx(2105)  # every moment counts once
     assert device.copy_hidden == pytest.approx(0.5)
     assert device.exchange_hidden == pytest.approx(5 / 30)
-    assert (device.kernel_us, device.launch_us, device.launch_delay_us) == (10, 4, 6)
+    assert (device.kernel_us, device.launch_us) == (10, 4)
 
 
 def test_streams_that_overlap_are_counted_once() -> None:
@@ -385,11 +385,9 @@ def test_time_by_layer() -> None:
 def test_what_a_kernels_name_says(
     kernel: str, kind: str, sixteen_bit: bool, tensor_core: bool | None
 ) -> None:
-    from tfworkshop.report.operations import uses_tensor_core
-
     assert names.kind_of_kernel(kernel, "") == kind
     assert kernels.is_16_bit(kernel) == sixteen_bit
-    assert uses_tensor_core(kernel) is tensor_core
+    assert kernels.uses_tensor_core(kernel) is tensor_core
 
 
 def test_kernels_are_joined_to_operations_on_the_timeline() -> None:
@@ -525,6 +523,8 @@ def test_waiting_for_data_gains_only_where_nothing_was_computed() -> None:
 def test_nothing_is_advised_that_is_on_already(setup: Setup, absent: str, stated: str) -> None:
     advice = judged({"device_compute": 95, "other": 5}, setup).verdict["next"]
     assert absent not in advice and stated in advice
+    on_cpu = judged({"host_compute": 95, "other": 5}, setup).verdict["next"]
+    assert ("03_xla" in on_cpu) == (not setup.xla)
 
 
 def test_what_is_on_is_seen_in_the_names() -> None:

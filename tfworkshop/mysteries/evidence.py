@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import re
 import statistics
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ def read_log(folder: Path) -> Log | None:
     if len(lines) < 3 or len(summary) < 3:  # the run was too short, or has not finished
         return None
     stamps = [datetime.datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S,%f") for stamp, _ in lines]
-    pauses = [(later - earlier).total_seconds() for earlier, later in zip(stamps, stamps[1:])]
+    pauses = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(stamps)]
     pause = max(statistics.median(pauses), 1e-4)
     images = int(summary["batch_size"]) * int(summary["ranks"])
     claimed_speed = statistics.median(float(speed) for _, speed in lines[1:])

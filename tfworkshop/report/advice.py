@@ -29,6 +29,9 @@ TENSORFLOW = {
     "compute, CPU": "More cores, a GPU, or less work: look at the operations. 16 bit "
     "(05_reduced_precision) pays only where the CPU has units for it, avx512_bf16 or amx_bf16. XLA "
     "(03_xla): measure both ways.",
+    "compute, CPU, XLA": "More cores, a GPU, or less work: look at the operations. XLA is on: "
+    "measure without it, too (04_tf_profiler, --xla off). 16 bit (05_reduced_precision) pays only "
+    "where the CPU has units for it, avx512_bf16 or amx_bf16.",
 }
 JAX = {
     "markers": "For a step time put each step, its batch included, into "
@@ -57,7 +60,10 @@ STATED = {"xla": " XLA is on already.", "16 bit": " It is in 16 bit already."}
 def advise(cause: str, setup: Setup, graph: bool) -> str:
     """What to try against a cause; graph says whether the step is one graph already."""
     table = JAX if setup.framework == "JAX" else TENSORFLOW
-    opening, *options = table[cause].split("{")
+    text = table[cause]
+    if setup.xla:
+        text = table.get(f"{cause}, XLA", text)
+    opening, *options = text.split("{")
     if not options:
         return opening
     present = {"graph": graph, "xla": setup.xla, "16 bit": bool(setup.sixteen_bit)}

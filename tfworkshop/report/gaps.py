@@ -120,7 +120,6 @@ def add_launches(result: Device, launched: Launched, activity: HostActivity) -> 
     called, returned = called[place], returned[place]
     result.kernel_us = float(np.median(ends - begins)) / 1e6
     result.launch_us = float(np.median(returned - called)) / 1e6
-    result.launch_delay_us = float(np.median(begins - called)) / 1e6
     result.shorter_than_launch = float(np.mean(ends - begins < returned - called))
     begun_before = np.argsort(np.argsort(begins, kind="stable"))
     waiting = np.searchsorted(np.sort(called), begins) - begun_before

@@ -11,7 +11,7 @@ import numpy as np
 from tfworkshop.report import names
 from tfworkshop.report.activity import spans
 from tfworkshop.report.intervals import merged, total, without
-from tfworkshop.report.operations import kernel_operations, uses_tensor_core
+from tfworkshop.report.operations import kernel_operations
 from tfworkshop.report.profile import Kernel
 from tfworkshop.report.recording import Host, device_lines, kernel_rows
 
@@ -65,6 +65,15 @@ def kernel(name: str, details: str, operation: str, lengths: list[int], whole: i
         block=numbers(sizes.get("block", "")),
         grid=numbers(sizes.get("grid", "")),
     )
+
+
+def uses_tensor_core(kernel: str) -> bool | None:
+    """By the kernel's name; None where the name cannot tell: AMD's, and what a compiler made."""
+    if names.AMD.search(kernel):
+        return None
+    if names.TENSOR_CORE.search(kernel):
+        return True
+    return None if names.GENERATED.match(kernel) else False
 
 
 def numbers(text: str) -> list[int]:

@@ -11,7 +11,6 @@ from functools import cache
 # --- planes and lines ---
 
 DEVICE = re.compile(r"^/device:(?!CPU)\w+:\d+")
-DERIVED_LINE = re.compile(r"^(Steps|TensorFlow (Name Scope|Ops)|XLA (Modules|Traceme)|Source code)")
 DEVICE_LINE = re.compile(r"^XLA Ops$|Compute")  # of a device without streams
 PROGRAM_THREAD = re.compile(r"^(py|main)")
 INPUT_THREAD = re.compile(r"^tf_data")
@@ -29,7 +28,6 @@ WAIT = re.compile(r"Synchronize|BlockHost|BlockUntil|Await|\bWait|WaitFor|Tensor
 INPUT = re.compile(r"^Iterator::|Iterator\w*GetNext|^PrefetchConsume")
 COMPILING = re.compile(r"^(Xla|PjRt|Tfrt\w*|\w*Client::)\w*Compil|BackendCompile|backend_compile")
 GRAPH_LAUNCH = re.compile(r"^(cu|cuda|hip)GraphLaunch|^(Cuda|Hip)GraphExec")
-PYTHON_FRAME = re.compile(r"^\$")  # of the profiler's own Python tracer
 EAGER_CALL = re.compile(r"^EagerLocalExecute: ")
 EAGER_OPERATION = re.compile(r"^EagerLocalExecute: (?!__inference|Iterator|Optional)")
 EXECUTOR = re.compile(r"^ExecutorState::Process")

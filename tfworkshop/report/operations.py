@@ -20,7 +20,6 @@ KERNEL_OPERATION = ("tf_op", "annotation", "hlo_op", "hlo_module")  # the best f
 class Sum:
     count: int = 0
     spent_ps: int = 0
-    tensor_core_ps: int | None = 0
 
 
 def operations(hosts: list[Host]) -> list[Operation]:
@@ -38,14 +37,10 @@ def operations(hosts: list[Host]) -> list[Operation]:
 
 def listed(sums: dict[Key, Sum], where: str) -> list[Operation]:
     total = sum(one.spent_ps for one in sums.values()) or 1  # events may all have no length
-    result = []
-    for (name, kind, mode), one in sums.items():
-        tensor_core = None
-        if where == "device" and one.tensor_core_ps is not None:
-            tensor_core = one.tensor_core_ps / (one.spent_ps or 1)
-        spent_ms, share = one.spent_ps / 1e9, one.spent_ps / total
-        result.append(Operation(name, kind, where, mode, one.count, spent_ms, share, tensor_core))
-    return result
+    return [
+        Operation(name, kind, where, mode, one.count, one.spent_ps / 1e9, one.spent_ps / total)
+        for (name, kind, mode), one in sums.items()
+    ]
 
 
 # --- the host ---
@@ -126,13 +121,7 @@ def add_stream(sums: dict[Key, Sum], line: Line) -> None:
         if not key[0]:
             continue
         calls[key, kernel] += 1
-        one = sums[key]
-        one.spent_ps += spent
-        used = uses_tensor_core(kernel)
-        if used is None:
-            one.tensor_core_ps = None
-        elif used and one.tensor_core_ps is not None:
-            one.tensor_core_ps += spent
+        sums[key].spent_ps += spent
     most: dict[Key, int] = defaultdict(int)  # an operation ran as often as its most frequent kernel
     for (key, _), count in calls.items():
         most[key] = max(most[key], count)
@@ -155,15 +144,6 @@ def kernel_operations(line: Line, rows: np.ndarray) -> list[Key]:
         else:
             result.append(("", "", mode))
     return result
-
-
-def uses_tensor_core(kernel: str) -> bool | None:
-    """By the kernel's name; None where the name cannot tell: AMD's, and what a compiler made."""
-    if names.AMD.search(kernel):
-        return None
-    if names.TENSOR_CORE.search(kernel):
-        return True
-    return None if names.GENERATED.match(kernel) else False
 
 
 # --- eager calls ---

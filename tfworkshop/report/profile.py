@@ -87,7 +87,6 @@ class Operation:
     count: int
     self_ms: float
     share: float  # of all operations on that side
-    tensor_core: float | None = None  # the share of its time on tensor cores
 
 
 @dataclass
@@ -135,7 +134,6 @@ class Device:
     waiting_ms: dict[str, float] = field(default_factory=dict)  # idle time by activity
     kernel_us: float | None = None  # medians
     launch_us: float | None = None
-    launch_delay_us: float | None = None
     queue: float | None = None  # kernels launched and not begun, when one begins
     shorter_than_launch: float | None = None  # the share of kernels
     from_graphs: float = 0.0  # the share of kernels without a launch of their own

@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -68,7 +69,7 @@ def record(script: str, *options: object) -> None:
 def make_sample(folder: Path) -> None:
     """Run 1 of the input pipeline, five small steps of it, without the name of this machine."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2  # type: ignore[import-untyped]
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     small = ["--count", 48, "--batch-size", 8, "--images", folder / "png"]
     record("input_pipeline.py", "--run", 1, "--logdir", folder / "logs", *small)
@@ -101,7 +102,7 @@ def make_pictures(folder: Path) -> None:
         browser.close()
 
 
-def take(browser, name: str, first: str, last: str) -> None:
+def take(browser: Any, name: str, first: str, last: str) -> None:
     """A picture of a part of the page: the head of it, above, names this machine."""
     browser.drawn()
     place = "getBoundingClientRect()"

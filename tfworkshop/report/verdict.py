@@ -275,19 +275,16 @@ def on_host(profile: Profile, steps: Steps) -> tuple[str, str, str, str]:
         )
     elif worst == "other" and calls >= MANY_CALLS:
         variant = ", eager"
+        where = unit if profile.steps.count else f"in {unit}"
         sentence = (
-            f"Python starts {calls:.0f} operations {in_unit(unit)} one by one, and for {share} of "
-            "the time none of them runs."
+            f"Python starts {calls:.0f} operations {where} one by one, and for {share} of the time "
+            "none of them runs."
         )
     elif worst == "compute" and not steps.share("device_compute"):
         waiting = percent(steps.share("input"), 1)
         sentence = f"{share} of {unit} is computing on the CPU, {waiting} is waiting for data."
         variant = ", CPU"
     return worst, sentence, split_evidence(profile, steps), variant
-
-
-def in_unit(unit: str) -> str:
-    return unit if unit == "a step" else f"in {unit}"
 
 
 def mostly_graph(profile: Profile) -> bool:

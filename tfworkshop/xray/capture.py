@@ -53,7 +53,7 @@ class Output:
         self.call.read.append(self.tensor)
         raise Leave
 
-    __float__ = __int__ = __bool__ = __array__ = __format__ = numpy
+    __float__ = __int__ = __bool__ = __array__ = __format__ = numpy  # type: ignore[assignment]
 
 
 @contextlib.contextmanager
@@ -99,7 +99,7 @@ class Script:
 
     def __init__(self, path: Path) -> None:
         self.module = load(path)
-        self.module.get_dataset = functools.cache(self.module.get_dataset)
+        vars(self.module)["get_dataset"] = functools.cache(self.module.get_dataset)
         self.constants: dict[tuple, tf.Tensor] = {}
 
     def is_eager(self) -> bool:

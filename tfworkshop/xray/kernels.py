@@ -9,7 +9,7 @@ import functools
 import gzip
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
@@ -98,19 +98,21 @@ def ports(node: NodeDef) -> tuple[list[Port], list[Port]]:
     """
     kernel = None if on_host(node) else find(node)
     own = kernel is not None and node.op not in CALLS
+    on_host_by_kernel = kernel.host if kernel is not None and own else []
     definition = op_def_registry.get(node.op)
 
-    def expand(arguments) -> list[Port]:
+    def expand(arguments: Any) -> list[Port]:
         found = []
         for argument in arguments:
             if argument.type_list_attr:
                 types = types_of(node, argument.type_list_attr)
             else:
                 one = argument.type or node.attr[argument.type_attr].type
-                types = [one] * (node.attr[argument.number_attr].i if argument.number_attr else 1)
+                count = node.attr[argument.number_attr].i if argument.number_attr else 1
+                types = (one,) * count
             for dtype in types:
                 host = kernel is None or dtype in ALWAYS_HOST
-                host = host or (own and argument.name in kernel.host)
+                host = host or argument.name in on_host_by_kernel
                 host = host or (dtype == types_pb2.DT_INT32 and not own and not compiled(node))
                 found.append(Port(argument.name, dtype, host))
         return found

@@ -29,8 +29,10 @@ function advice(title, text) {
 function answer(verdict) {
   return [
     el("h1", "verdict", whole(verdict.sentence)),
-    ...(verdict.evidence ? [el("p", "evidence", whole(verdict.evidence))] : []),
-    ...(verdict.ceiling ? [el("p", "evidence", el("b", "", "Ceiling: "), whole(verdict.ceiling))] : []),
+    ...["Evidence", "Ceiling"].map((name) => {
+      const text = verdict[name.toLowerCase()];
+      return text ? el("p", "evidence", el("b", "", name + ": "), whole(text)) : "";
+    }),
     ...advice("Try next", verdict.next),
   ];
 }
