@@ -23,12 +23,10 @@ from types import SimpleNamespace
 import pytest
 
 from tests import slurm
-from tests.conftest import LOG_LINE, ROOT, files_in, read_results, stage_environment
+from tests.conftest import LOG_LINE, ROOT, read_results, stage_environment
 from tfworkshop.stages import STAGES
 
 pytestmark = pytest.mark.timeout(300)
-
-JOB_SCRIPTS = ("slurm.sbatch", "polaris.pbs", "thetagpu.cobalt")
 
 
 def checkout(folder: Path) -> Path:
@@ -60,7 +58,6 @@ def has_mpi() -> bool:
 
 MPI = has_mpi()
 needs_mpi = pytest.mark.skipif(not MPI, reason="Horovod is built without MPI: no mpicxx was found")
-ACCOUNT = ("-A", "myproject")
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +84,14 @@ def site(cluster: slurm.Cluster, small: Path, tmp_path_factory: pytest.TempPathF
         HOROVOD_SIZE="7",  # left over from another session: the job must not mind
     )
 
-    def submit(*words: str, cwd: Path = folder, **extra: str) -> SimpleNamespace:
-        env = {**clean, **extra}
-        process = cluster.run("sbatch", "--parsable", *words, cwd=cwd, env=env)
+    def submit(*words: str, **extra: str) -> SimpleNamespace:
+        command = ("sbatch", "--parsable", "-A", "myproject", *words)
+        process = cluster.run(*command, cwd=folder, env={**clean, **extra})
         assert process.returncode == 0, process.stderr
         number = process.stdout.strip()
-        return SimpleNamespace(number=number, log=cwd / f"workshop-{number}.out")
+        return SimpleNamespace(number=number, log=folder / f"workshop-{number}.out")
 
-    def sbatch(*words: str, **extra) -> SimpleNamespace:
+    def sbatch(*words: str, **extra: str) -> SimpleNamespace:
         job = submit(*words, **extra)
         job.info = wait_for(cluster, job.number)
         job.output = job.log.read_text()
@@ -120,10 +117,9 @@ def wait_for(cluster: slurm.Cluster, number: str, seconds: float = 240) -> dict[
 @pytest.fixture(scope="module")
 def job(site: SimpleNamespace) -> SimpleNamespace:
     """Stage 02 on two ranks, submitted as submit/README.md says."""
-    if not find_spec("horovod"):
-        pytest.skip("Horovod is not built: ./workshop setup --horovod")
+    pytest.importorskip("horovod")
     words = ("submit/slurm.sbatch", "02", "--steps", "20", "--batch-size", "32")
-    return site.sbatch(*ACCOUNT, *words, RANKS="2", TIMELINE="1")
+    return site.sbatch(*words, RANKS="2", TIMELINE="1")
 
 
 def test_slurm_trains_on_two_ranks(site: SimpleNamespace, job: SimpleNamespace) -> None:
@@ -138,7 +134,7 @@ def test_slurm_trains_on_two_ranks(site: SimpleNamespace, job: SimpleNamespace) 
     assert "_ALLREDUCE" in file.with_suffix(".timeline.json").read_text()
 
 
-def test_slurm_read_every_directive(site: SimpleNamespace, job: SimpleNamespace) -> None:
+def test_slurm_read_every_directive(job: SimpleNamespace) -> None:
     wanted = {
         "JobName": "workshop",
         "Account": "myproject",  # from the command line, in the place of CHANGE_ME
@@ -148,34 +144,30 @@ def test_slurm_read_every_directive(site: SimpleNamespace, job: SimpleNamespace)
         "CPUs/Task": "32",
         "TimeLimit": "00:15:00",
         "Requeue": "0",
-        "StdOut": str(site.folder / f"workshop-{job.number}.out"),
+        "StdOut": str(job.log),
     }
-    assert {name: job.info.get(name) for name in wanted} == wanted
+    assert wanted.items() <= job.info.items()
     assert job.info["TresPerNode"].endswith("gpu:4")
 
 
-def readme_commands() -> list[str]:
+def test_slurm_takes_the_commands_of_the_readme(site: SimpleNamespace) -> None:
     """Every sbatch and srun line of submit/README.md, with a project in."""
     text = (ROOT / "submit" / "README.md").read_text().replace("<project>", "myproject")
     blocks = "".join(re.findall(r"^```bash\n(.*?)^```", text, flags=re.M | re.S))
     commands = re.findall(r"^(?:\w+=\S+ )*(?:sbatch|srun) .*", blocks, flags=re.M)
-    return commands + re.findall(r"`((?:\w+=\S+ )*sbatch -A [^`]+ \d\d)`", text)
-
-
-def test_slurm_takes_the_commands_of_the_readme(site: SimpleNamespace) -> None:
-    commands = readme_commands()
+    commands += re.findall(r"`((?:\w+=\S+ )*sbatch -A [^`]+ \d\d)`", text)
     assert len(commands) == 5
     wrong = "sbatch --gpus-per-node=5 submit/slurm.sbatch 02"  # more than a node has
-    for command, accepted in [*((each, True) for each in commands), (wrong, False)]:
+    for command in [*commands, wrong]:
         tried = re.sub(r"(sbatch|srun) ", r"\1 --test-only ", command, count=1)
         process = site.cluster.run("bash", "-c", tried, cwd=site.folder, env=site.env)
-        assert (process.returncode == 0) == accepted, f"{command}: {process.stderr}"
+        assert (process.returncode != 0) == (command == wrong), f"{command}: {process.stderr}"
 
 
 def test_ranks_that_do_not_find_each_other_stop(site: SimpleNamespace) -> None:
     """srun starts one rank on each of two nodes, and nothing joins them: no PMIx, or no MPI."""
     words = ("-N", "2", "submit/slurm.sbatch", "02", "--steps", "5")
-    job = site.sbatch(*ACCOUNT, *words, RANKS="1", PMI="none")
+    job = site.sbatch(*words, RANKS="1", PMI="none")
     assert job.info["JobState"] == "FAILED"
     reason = "Horovod has joined 1 of 2 processes"
     assert ("OMPI was not built with SLURM's PMI support" if MPI else reason) in job.output
@@ -189,7 +181,7 @@ def test_mpirun_instead_of_horovodrun(site: SimpleNamespace) -> None:
     launcher = "mpirun --oversubscribe --allow-run-as-root -np 2"
     words = ("submit/slurm.sbatch", "06", "--steps", "10", "--batch-size", "32")
     extra = {"RANKS": "2", "LAUNCHER": launcher, "CHOOSE": "0", "TIMELINE": "1"}
-    job = site.sbatch(*ACCOUNT, *words, **extra)
+    job = site.sbatch(*words, **extra)
     assert job.info["JobState"] == "COMPLETED", job.output
     assert len(LOG_LINE.findall(job.output)) == 10
     file = site.folder / "results" / f"06_optimized-np2-{job.number}.json"
@@ -208,7 +200,7 @@ def test_two_nodes_train_as_one(site: SimpleNamespace, tmp_path: Path) -> None:
     before = [site.cluster.received(node) for node in slurm.NODES]
     words = ("-N", "2", "submit/slurm.sbatch", "06", "--steps", "10", "--batch-size", "32")
     extra = {"RANKS": "1", "CHOOSE": "0", "WORKSHOP_VENV": str(tmp_path)}
-    job = site.sbatch(*ACCOUNT, *words, **extra)
+    job = site.sbatch(*words, **extra)
     assert job.info["JobState"] == "COMPLETED", job.output
     for node, bytes_before in zip(slurm.NODES, before):
         sent = site.cluster.received(node) - bytes_before
@@ -224,7 +216,7 @@ def test_two_nodes_train_as_one(site: SimpleNamespace, tmp_path: Path) -> None:
 
 def test_interactive_job(site: SimpleNamespace) -> None:
     """The script itself, typed in a shell that srun gave; no launcher for one rank."""
-    words = ("srun", *ACCOUNT, "-n", "1", "submit/slurm.sbatch", "02", "--steps", "2")
+    words = ("srun", "-n", "1", "submit/slurm.sbatch", "02", "--steps", "2")
     env = {**site.env, "RANKS": "1", "LAUNCHER": ""}
     process = site.cluster.run(*words, cwd=site.folder, env=env, timeout=240)
     assert process.returncode == 0, process.stdout + process.stderr
@@ -232,89 +224,26 @@ def test_interactive_job(site: SimpleNamespace) -> None:
     assert read_results(path)["ranks"] == 1
 
 
-# --- everything about a device in one job ---
-
-# Stands in for every stage: training takes no time, and the results are those of docs/measured
-# under a GPU's name. Slurm, the job and ./workshop are real.
-STAND_IN = """\
-import json, shutil, sys
-from pathlib import Path
-def option(name):
-    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else ""
-rows = json.loads(Path({ladder!r}).read_text())["rows"]
-row = next(row for row in rows if row["stage"] == {stage!r}) | {{"device": "NVIDIA A100-SXM4-40GB"}}
-if option("--results"):
-    Path(option("--results")).write_text(json.dumps(row))
-if option("--logdir"):
-    shutil.copytree({sample!r}, option("--logdir"), dirs_exist_ok=True)
-"""
-# Answers only the question of the job, so that nothing else believes in a GPU.
-NVIDIA_SMI = """\
-#!/bin/sh
-case $1 in --query-gpu=timestamp,*) echo "2027/01/01 12:00:00.000, 0, 61.50, 1410, 1215, 31";;
-*) exit 9;; esac
-"""
-
-
-def test_everything_in_one_job(site: SimpleNamespace, mnist: Path, tmp_path: Path) -> None:
-    """Two parts fail: the others are there, and the job says which."""
-    repo = checkout(tmp_path / "workshop")
-    (ladder,) = (ROOT / "docs" / "measured").glob("*-core-*/ladder.json")
-    sample = str(ROOT / "04_tf_profiler" / "sample")
-    for stage in STAGES:
-        text = STAND_IN.format(ladder=str(ladder), stage=stage.name, sample=sample)
-        (repo / stage.folder / stage.file).write_text(text)
-    (repo / "06_optimized" / "choose.py").write_text("print('--xla off')\n")
-    shutil.copytree(ROOT / "docs", repo / "docs")
-    for module in ("doctor/system.py", "ladder/keras_fit.py"):  # doctor and bench cannot work
-        (repo / "tfworkshop" / module).unlink()
-    (repo / "data").mkdir()
-    (repo / "data" / "mnist.npz").symlink_to(mnist.resolve())
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "nvidia-smi").write_text(NVIDIA_SMI)
-    (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
-    extra = {"RANKS": "1", "PATH": f"{tmp_path / 'bin'}:{site.env['PATH']}"}
-    words = ("submit/slurm.sbatch", "all", "--steps", "20", "--repeats", "1")
-    job = site.sbatch(*ACCOUNT, *words, cwd=repo, **extra)
-    assert (job.info["JobState"], job.info["ExitCode"]) == ("FAILED", "1:0"), job.output
-    assert job.output.endswith("submit: of these, failed: doctor bench\n"), job.output
-
-    folder = repo / "results" / f"all-{job.number}"
-    parts = re.sub(r", \d+ s$", "", (folder / "parts.txt").read_text(), flags=re.M)
-    assert parts.splitlines() == [
-        "doctor: FAILED with exit status 1, see doctor.txt",
-        *(f"{name}: done" for name in ("ladder", "profile_02", "profile_06")),
-        "bench: FAILED with exit status 1, see bench.txt",
-        "scale: done",
-        "gpu: done, power and clocks are in gpu.csv",
-    ]
-    assert "system" in (folder / "doctor.txt").read_text()
-    assert "NVIDIA A100-SXM4-40GB" in (folder / "ladder.json").read_text()
-    assert (folder / "gpu.csv").read_text().count("61.50, 1410") >= 2
-    assert "train_MNIST.py --data" in job.output and "--xla off --logdir" in job.output
-    profiles = {path.parents[3].name[:2] for path in folder.rglob("*.xplane.pb")}
-    assert profiles == {"02", "04", "05", "06"}
-
-
 # --- PBS, Cobalt, and containers: which commands are started ---
 
 STUB = """\
-#!/bin/sh
+#!{python}
 # Writes down how it was called; what would train leaves results as a stage does.
-{python} - "$@" <<'END'
 import json, os, sys
 from pathlib import Path
 call = {{"words": ["{name}", *sys.argv[1:]], "env": dict(os.environ)}}
 with open("{calls}", "a") as file:
     file.write(json.dumps(call) + "\\n")
-if "--results" in sys.argv and os.environ.get("STUB_RANKS"):
+if "--results" in sys.argv and os.environ["STUB_RANKS"]:
     results = {{"stage": "x", "ranks": int(os.environ["STUB_RANKS"]), "batch_size": 64}}
     path = Path(sys.argv[sys.argv.index("--results") + 1])
     path.write_text(json.dumps(results, indent=2))
 if any(word.endswith("/choose.py") for word in sys.argv):
-    print(os.environ.get("STUB_SWITCHES", ""))
-END
-exit ${{STUB_EXIT:-0}}
+    print("--xla on --steps-per-call 50")
+if "run" in sys.argv:
+    ladder = {{"rows": [{{"stage": "06_optimized", "switches": "--xla off"}}]}}
+    Path(os.environ["WORKSHOP_RESULTS"], "ladder.json").write_text(json.dumps(ladder, indent=1))
+sys.exit(3 if os.environ.get("STUB_FAILS") in sys.argv else 0)
 """
 ANSWERS = {  # programs that a script asks something
     "nvidia-smi": 'for i in 0 1 2 3; do case $1 in -L) echo "GPU $i: NVIDIA A100-SXM4-40GB";; '
@@ -371,19 +300,13 @@ class Site:
         env = {name: value for name, value in env.items() if value != "(unset)"}
         here = self.repo if script == "thetagpu.cobalt" else Path("/")
         command = ["bash", str(self.repo / "submit" / script), *words]
-        return subprocess.run(
-            command, cwd=here, env=env, capture_output=True, text=True, timeout=60
-        )
+        return subprocess.run(command, cwd=here, env=env, capture_output=True, text=True)
 
     def log(self) -> list[dict]:
-        lines = self.calls.read_text().splitlines() if self.calls.exists() else []
-        return [json.loads(line) for line in lines]
+        return [json.loads(line) for line in self.calls.read_text().splitlines()]
 
     def commands(self) -> list[list[str]]:
         return [call["words"] for call in self.log()]
-
-    def last_environment(self) -> dict[str, str]:
-        return self.log()[-1]["env"]
 
     def container(self, *options: str) -> list[str]:
         return ["apptainer", "exec", "--nv", *options, "-B", str(self.repo), str(self.image)]
@@ -460,18 +383,18 @@ def test_what_the_scripts_load_and_export(tmp_path: Path) -> None:
     assert site.commands()[:-1] == [["module", *module.split()] for module in modules]
     name = f"{site.repo}/results/04_tf_profiler-np4-1234567"
     assert site.commands()[-1][-2:] == ["--steps", "500"]
-    env = site.last_environment()
+    env = site.log()[-1]["env"]
     assert (env["GPU_ORDER"], env["CORES"].split()[1]) == ("reversed", "8-15,40-47")
     assert env["https_proxy"] == "http://proxy.alcf.anl.gov:3128"
     assert env["HOROVOD_TIMELINE"] == f"{name}.timeline.json" and "PYTHONPATH" not in env
 
     assert site.run("thetagpu.cobalt", "02").returncode == 0
-    assert site.last_environment()["GPU_ORDER"] == "straight"
+    assert site.log()[-1]["env"]["GPU_ORDER"] == "straight"
     site.calls.unlink()
     extra = {"RANKS": "4", "CONTAINER": "none", "MODULES": "tensorflow/2.17 cuda"}
     assert site.run("slurm.sbatch", "02", **extra).returncode == 0
     assert site.commands()[0] == ["module", "load", "tensorflow/2.17", "cuda"]
-    env = site.last_environment()
+    env = site.log()[-1]["env"]
     assert (env["OMPI_MCA_plm"], env["PYTHONPATH"]) == ("^slurm", "/from/a/module")
 
 
@@ -480,7 +403,7 @@ def test_06_chooses_its_switches_before_the_ranks_start(tmp_path: Path) -> None:
     container = site.container()
     choose = [*container, "python3", f"{site.repo}/06_optimized/choose.py"]
     launch = [*container, "horovodrun", "-np", "4"]
-    extra = {"RANKS": "4", "CHOOSE": "(unset)", "STUB_SWITCHES": "--xla on --steps-per-call 50"}
+    extra = {"RANKS": "4", "CHOOSE": "1"}
     process = site.run("slurm.sbatch", "06", "--batch-size", "256", **extra)
     assert process.returncode == 0, process.stderr
     options = ["--xla", "on", "--steps-per-call", 50, "--batch-size", 256]
@@ -518,19 +441,19 @@ def test_a_venv_of_the_workshop_comes_first_on_the_path(tmp_path: Path) -> None:
     assert site.commands() == [["horovodrun", "-np", "4", *site.training("06_optimized", 4)]]
 
 
-def test_the_parts_of_everything(tmp_path: Path) -> None:
+def test_everything_in_one_job(tmp_path: Path) -> None:
+    """A part fails: the others are there, and the job says which."""
     site = Site(tmp_path, "apptainer")
     site.add("module", "#!/bin/sh\n")
-    words = {"STAGE": "all", "OPTIONS": "--steps 50 --batch-size 256", "RANKS": "4"}
-    process = site.run("polaris.pbs", **words)
-    assert process.returncode == 0, process.stderr
+    variables = {"STAGE": "all", "OPTIONS": "--steps 50 --batch-size 256", "STUB_FAILS": "bench"}
+    process = site.run("polaris.pbs", **variables)
+    assert complaint(process) == "of these, failed: bench"
     repo, folder = str(site.repo), site.repo / "results" / "all-1234567"
     container = site.container("--fakeroot")
-    given = words["OPTIONS"].split()
-    short = ["--data", str(site.data), "--steps", "30", "--batch-size", "256"]
-    logs = f"{folder}/logs"
-    profile_02 = [*short, "--xla", "off", "--logdir", f"{logs}/02_as_04_without_xla"]
-    profile_06 = [*short, "--logdir", f"{logs}/06_optimized"]
+    given = variables["OPTIONS"].split()
+    short = ["--data", str(site.data), "--steps", "30", "--batch-size", "256", "--xla", "off"]
+    profile_02 = [*short, "--logdir", f"{folder}/logs/02_as_04_without_xla"]
+    profile_06 = [*short, "--logdir", f"{folder}/logs/06_optimized"]
     assert [words[len(container) :] for words in site.commands()] == [
         [f"{repo}/workshop", "doctor"],
         [f"{repo}/workshop", "run", "--steps", "200", "--repeats", "3", *given],
@@ -541,7 +464,14 @@ def test_the_parts_of_everything(tmp_path: Path) -> None:
     ]
     assert {call["env"]["WORKSHOP_RESULTS"] for call in site.log()} == {str(folder)}
     assert {call["env"]["WORKSHOP_PYTHON_ENV"] for call in site.log()} == {"system"}
-    assert complaint(site.run("polaris.pbs", **words)).startswith(f"{folder} exists already")
+    parts = re.sub(r", \d+ s$", "", (folder / "parts.txt").read_text(), flags=re.M)
+    assert parts.splitlines() == [
+        *(f"{name}: done" for name in ("doctor", "ladder", "profile_02", "profile_06")),
+        "bench: FAILED with exit status 3, see bench.txt",
+        "scale: done",
+        "gpu: done, power and clocks are in gpu.csv",
+    ]
+    assert complaint(site.run("polaris.pbs", **variables)).startswith(f"{folder} exists already")
 
 
 def test_every_stage_by_number_and_by_folder(tmp_path: Path) -> None:
@@ -561,33 +491,27 @@ def test_every_stage_by_number_and_by_folder(tmp_path: Path) -> None:
     ("words", "extra", "line"),
     [
         ([], {}, "name a stage first, 00 to 06 or all, not ''"),
-        (["7"], {}, "name a stage first, 00 to 06 or all, not '7'"),
         (["07"], {}, "no stage 07. The stages are 00 to 06"),
         (["02"], {"PROFILE": "1"}, "PROFILE=1 is for stages 04, 05 and 06"),
         (["02"], {"RANKS": "two"}, "RANKS=two: must be a number, the ranks on each node"),
         (["02"], {"CONTAINER": "/no/x.sif"}, "no image at /no/x.sif: build it (container/README"),
         (["02"], {"STUB_RANKS": "1"}, "4 ranks requested, Horovod saw 1"),
-        (["02"], {"STUB_EXIT": "3"}, "the training ended with exit status 3"),
+        (["02"], {"STUB_FAILS": "horovodrun"}, "the training ended with exit status 3"),
         (["02"], {"STUB_RANKS": ""}, "the training wrote no results"),
         (["all"], {"SLURM_JOB_NUM_NODES": "2"}, "all is for one node; name a stage"),
         (["all", "--stages", "02"], {}, "all takes --steps, --repeats and --batch-size, each"),
-        (["02"], {"SLURM_JOB_ACCOUNT": "change_me"}, "no project to charge: sbatch -A PROJECT"),
-        (["02"], {"SLURM_JOB_ID": "(unset)"}, "this is not a job: type sbatch"),
         (["02"], {"PATH": "/usr/bin:/bin", "RANKS": "(unset)"}, "no GPU on this node"),
         (["02"], {"PATH": "/usr/bin:/bin"}, "neither apptainer nor singularity is on PATH"),
-        (["06", "--steps", "5"], {"SLURM_JOB_NUM_NODES": "x"}, "x nodes: must be a number"),
         (["02"], {"MNIST_NPZ": "/no/x.npz"}, "no data at /no/x.npz: type ./workshop data"),
     ],
 )
 def test_one_clear_line(words: list[str], extra: dict, line: str, tmp_path: Path) -> None:
     site = Site(tmp_path, "apptainer")
     assert complaint(site.run("slurm.sbatch", *words, **{"RANKS": "4", **extra})).startswith(line)
-    results = site.repo / "results"
-    left = files_in(results) if results.exists() else set()
-    assert left == ({"02_tf_function-np4-1234567.json"} if "STUB_EXIT" in extra else set())
+    assert "STUB_FAILS" in extra or not list(site.repo.glob("results/*"))
 
 
-@pytest.mark.parametrize("script", JOB_SCRIPTS)
+@pytest.mark.parametrize("script", ["slurm.sbatch", "polaris.pbs", "thetagpu.cobalt"])
 def test_each_script_knows_its_batch_system(script: str, tmp_path: Path) -> None:
     site = Site(tmp_path, "apptainer", nodes=2)
     project = {"STUB_PROJECT": "CHANGE_ME", "COBALT_PROJECT": "CHANGE_ME"}
@@ -595,9 +519,7 @@ def test_each_script_knows_its_batch_system(script: str, tmp_path: Path) -> None
     command = "sbatch" if script == "slurm.sbatch" else "qsub"
     assert f"{command} -A PROJECT" in complaint(site.run(script, "02", **project))
     unset = dict.fromkeys(("SLURM_JOB_ID", "PBS_JOBID", "COBALT_JOBID"), "(unset)")
-    assert complaint(site.run(script, "02", **unset)).startswith(
-        "this is not a job: type " + command
-    )
+    assert f"this is not a job: type {command}" in complaint(site.run(script, "02", **unset))
     if script == "polaris.pbs":
         assert "one node only" in complaint(site.run(script, "02"))
     (site.repo / "submit" / "common.sh").unlink()
@@ -680,7 +602,7 @@ def test_a_slow_cable_shows_in_the_report_and_a_cut_one_ends_the_job(site: Simpl
     cluster = site.cluster
     slow = cluster.slow("n2", "200mbit")
     words = ("-N", "2", "submit/slurm.sbatch", "02", "--steps", "1000", "--batch-size", "16")
-    job = site.submit(*ACCOUNT, *words, RANKS="1", TIMELINE="1")
+    job = site.submit(*words, RANKS="1", TIMELINE="1")
     timeline = site.folder / "results" / f"02_tf_function-np2-{job.number}.timeline.json"
     end = time.monotonic() + 120
     while not job.log.exists() or len(LOG_LINE.findall(job.log.read_text())) < 12:
