@@ -20,7 +20,6 @@ TEST = "test"  # and requirements-test.txt
 HOROVOD = "horovod"  # and Horovod, which requirements-test.txt can build
 STATUS = {NOTHING: 10, RUN: 11, TEST: 12, HOROVOD: 12}
 
-
 Option = tuple  # the names and the settings that argparse's add_argument takes
 
 

@@ -249,7 +249,7 @@ def ensure(
     aside = write(path, arrays, is_ours=present is not None)
     if aside:
         say(f"{display_path(path)} was not MNIST: kept as {display_path(aside)}")
-    kind = kind_of(arrays)
+    kind = "synthetic" if SYNTHETIC_KEY in arrays else "mnist"
     say(f"{summary(path, kind)}, {source}")
     return kind
 

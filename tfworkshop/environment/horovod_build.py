@@ -199,7 +199,11 @@ def ensure_horovod() -> None:
     key = wheel_key(tensorflow, settings)
     stamp = folder / STAMP
     with (folder / f"{STAMP}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a second ./workshop waits for the first
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("Another ./workshop is compiling Horovod: waiting for it.")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if stamp.exists() and stamp.read_text() in (key, f"{key}-mpi"):
             return
         target = cache_folder() / "wheels" / key
