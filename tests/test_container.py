@@ -100,15 +100,6 @@ def test_the_readme_has_the_pinned_releases() -> None:
 # --- %post ---
 
 
-def test_only_what_is_absent_is_added(tmp_path: Path) -> None:
-    file = tmp_path / "requirements.txt"
-    pins = ["numpy==0.1  # why", "", "# a comment", "no_such_package==5.0.2"]
-    pins += ['no-old==1.0; python_version < "3.8"', 'no-new==2.0; python_version < "3.99"']
-    file.write_text("\n".join(pins))
-    wanted = ["no_such_package==5.0.2", 'no-new==2.0; python_version < "3.99"']
-    assert image.find_missing([str(file)]) == wanted
-
-
 def test_post_adds_what_is_missing_and_replaces_nothing(tmp_path: Path) -> None:
     """On a Python that lacks two packages, and has a protobuf that is too old for one of them: a
     pip that followed dependencies would replace it."""
@@ -129,7 +120,8 @@ def test_post_adds_what_is_missing_and_replaces_nothing(tmp_path: Path) -> None:
     process = run_script(sections()["post"], workshop, tmp_path / "venv" / "bin")
     assert process.returncode == 0, process.stdout + process.stderr
     added = {d.metadata["Name"].replace("-", "_") for d in metadata.distributions(path=[str(own)])}
-    assert missing <= added and "protobuf" not in added
+    assert missing <= added
+    assert not added & {"protobuf", "tomli"}  # which a newer Python does not need
     assert len((workshop / "added.txt").read_text().split()) == len(added)
 
 

@@ -51,8 +51,6 @@ def examine() -> Iterator[Finding]:
     yield from installation
     yield system.check_network(needed=has_failure(installation))
     yield system.check_folders()
-    if not system.installed("horovod"):
-        yield system.check_compiler()
     if system.installed("tensorflow"):
         yield from separate_process.run_checks(CHECKS)
         if system.advertises_amx() and not has_nvidia_gpu():

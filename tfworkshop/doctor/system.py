@@ -16,7 +16,6 @@ from pathlib import Path
 
 from tfworkshop.doctor.finding import Finding, fail, ok, warn
 from tfworkshop.machine import in_container, pinned_version
-from tfworkshop.problem import Problem
 from tfworkshop.stages import ROOT
 
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
@@ -89,7 +88,7 @@ def check_packages() -> Finding:
     return ok("packages", f"TensorFlow {installed('tensorflow')}; all fit requirements.txt")
 
 
-# --- container, data, folders, compiler ---
+# --- container, data, folders, network ---
 
 
 def check_container() -> Finding:
@@ -110,10 +109,9 @@ def check_mnist() -> Finding:
         return ok("mnist", f"{path} exists; it was not verified: that needs the environment")
     from tfworkshop import data
 
-    try:
-        kind = data.verify(path)
-    except Problem as problem:
-        return fail("mnist", str(problem).partition("; type: ")[0], fix)
+    kind, problem = data.look(path)
+    if problem:
+        return fail("mnist", f"{path}: {problem}", fix)
     if kind == "synthetic":
         return warn("mnist", f"{path} is a synthetic stand-in, not MNIST", fix)
     return ok("mnist", f"{path}, every byte of its images and labels verified")
@@ -135,15 +133,6 @@ def check_folders() -> Finding:
     if free < GB:
         return warn("folders", what, f"free some space, or use another disk: {fix}")
     return ok("folders", what)
-
-
-def check_compiler() -> Finding:
-    """What Horovod would be built with; nothing else needs a compiler."""
-    missing = [tool for tool in ("g++", "make") if not shutil.which(tool)]
-    if missing:
-        what = f"not found: {' and '.join(missing)}; only Horovod (many ranks) needs it"
-        return warn("compiler", what, "sudo apt install build-essential")
-    return ok("compiler", f"{shutil.which('g++')}, which Horovod can be built with")
 
 
 def check_network(needed: bool) -> Finding:
