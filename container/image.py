@@ -17,9 +17,8 @@ from pathlib import Path
 from packaging.requirements import Requirement  # TensorFlow needs it, so it is there
 
 from tfworkshop import processes
-from tfworkshop.doctor import environment, separate_process
-from tfworkshop.doctor.command import has_failure
-from tfworkshop.doctor.finding import Finding, as_text, fail, ok
+from tfworkshop.doctor import separate_process, system
+from tfworkshop.doctor.finding import Finding, as_text, fail, has_failure, ok
 from tfworkshop.stages import ROOT
 
 # If pip followed dependencies it would install these: another TensorFlow, another CUDA.
@@ -42,7 +41,7 @@ def find_missing(files: list[str]) -> list[str]:
 def is_missing(requirement: Requirement) -> bool:
     if requirement.marker and not requirement.marker.evaluate():
         return False  # for another Python
-    return environment.installed(requirement.name) is None
+    return system.installed(requirement.name) is None
 
 
 # --- check ---
@@ -68,7 +67,7 @@ def check_build(version: str) -> Finding:
 
 def check_ranks() -> Finding:
     """What many GPUs need: Horovod with MPI and NCCL, and Open MPI's mpirun."""
-    if not environment.installed("horovod"):
+    if not system.installed("horovod"):
         return fail("ranks", "Horovod is missing", FIX)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import horovod.tensorflow as hvd
@@ -98,12 +97,11 @@ def check_training() -> Finding:
 def check() -> int:
     checks = ["tensorflow", "xla", "profiler", "horovod"]
     findings = [
-        environment.check_packages(),
-        check_build(environment.installed("tensorflow") or "(missing)"),
+        system.check_packages(),
+        check_build(system.installed("tensorflow") or "(missing)"),
         check_settings(),
     ]
-    with separate_process.start(checks) as process:
-        findings += separate_process.collect(checks, process)
+    findings += separate_process.run_checks(checks)
     if not has_failure(findings[-1:]):  # Horovod can be imported
         findings.append(check_ranks())
     findings.append(check_training())

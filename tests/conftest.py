@@ -106,7 +106,8 @@ def small(mnist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A python whose processes start with TensorFlow loaded."""
-    program = tmp_path_factory.mktemp("warm") / "python"
+    program = tmp_path_factory.mktemp("warm") / "bin" / "python"
+    program.parent.mkdir()
     with warm.started(program):
         yield program
 

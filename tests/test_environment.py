@@ -12,11 +12,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import zipfile
-from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -33,11 +30,11 @@ pytestmark = pytest.mark.slow
 REPORTER = """
 import json, os, sys
 print(json.dumps({
-    "argv": sys.argv[1:], "file": __file__, "prefix": sys.prefix, "folder": os.getcwd(),
+    "argv": sys.argv[1:], "prefix": sys.prefix, "folder": os.getcwd(),
     "python_path": os.environ.get("PYTHONPATH"), "program_path": os.environ["PATH"],
 }))
 """
-FILES = ("requirements.txt", "requirements-test.txt")
+PYTHON = f'exec {sys.executable} "$@"'
 
 
 def add_wheel(index: Path, name: str, version: str = "1.0") -> None:
@@ -47,13 +44,9 @@ def add_wheel(index: Path, name: str, version: str = "1.0") -> None:
     info = f"{name}-{version}.dist-info"
     wheel = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr(f"{name}.py", f"version = {version!r}\n")
-        archive.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        )
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
+        archive.writestr(f"{name}.py", version)
+        archive.writestr(f"{info}/METADATA", f"Name: {name}\nVersion: {version}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n")
         archive.writestr(f"{info}/RECORD", "")
     links = [f'<a href="{file.name}">{file.name}</a>' for file in sorted(folder.glob("*.whl"))]
     (folder / "index.html").write_text("\n".join(links))
@@ -76,7 +69,7 @@ class Machine:
         for name in ("demo", "extra", "tensorflow_cpu", "tensorflow"):
             add_wheel(self.index, name)
         self.programs.mkdir()
-        self.add_program("python3", f'exec {sys.executable} "$@"')
+        self.add_program("python3", PYTHON)
         (self.programs / "uv").symlink_to(uv)
         self.env = {"HOME": str(folder), "PATH": f"{self.programs}:/usr/bin:/bin"}
         self.configure(f"index-url = file://{self.index}")
@@ -93,10 +86,10 @@ class Machine:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("\n".join(["[global]", *settings]))
 
-    def start(self, *words: str, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [str(self.root / "workshop"), *words],
-            cwd=cwd or self.root,
+            cwd=self.root,
             env={**self.env, **env},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -105,25 +98,24 @@ class Machine:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
-    def run(self, *words: str, **options: object) -> tuple[int, str, str]:
-        process = self.start(*words, **options)  # type: ignore[arg-type]
+    def run(self, *words: str, **env: str) -> tuple[int, str, str]:
+        process = self.start(*words, **env)
         output, error = process.communicate(timeout=120)
         return process.returncode, output, error
 
-    def report(self, *words: str, **options: object) -> dict[str, str]:
+    def report(self, *words: str, **env: str) -> dict[str, str]:
         """How the command was started."""
-        status, output, error = self.run(*words, **options)
+        status, output, error = self.run(*words, **env)
         assert status == 0, error
-        report: dict[str, str] = json.loads(output)
-        return report
+        return json.loads(output)
 
     def modules(self) -> set[str]:
         return {path.stem for path in self.venv.glob("lib/python3*/site-packages/*.py")}
 
     def version_of(self, module: str) -> str:
-        code = f"import {module}; print({module}.version)"
-        command = [str(self.venv / "bin" / "python"), "-c", code]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        """As add_wheel has written it."""
+        (file,) = self.venv.glob(f"lib/python3*/site-packages/{module}.py")
+        return file.read_text()
 
 
 @pytest.fixture(scope="session")
@@ -147,13 +139,6 @@ def machine(real: Path, tmp_path: Path) -> Machine:
 
 
 # --- making it ---
-
-
-def test_a_copy_that_had_nothing_gets_everything(real: Path) -> None:
-    python = real / ".venv" / "bin" / "python"
-    code = "import six, sys; print(six.__version__, sys.prefix)"
-    answer = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert answer.split() == ["1.17.0", str(real / ".venv")]
 
 
 def test_layers_are_added_in_place_and_the_next_start_does_nothing(machine: Machine) -> None:
@@ -206,49 +191,25 @@ def test_two_at_once_make_it_once(machine: Machine) -> None:
     assert "".join(errors).count("waiting for it") == 1
 
 
-@pytest.fixture
-def stalled(machine: Machine) -> Iterator[threading.Event]:
-    """An index in the network that answers until somebody asks for the package late."""
-    reached = threading.Event()
-    over = threading.Event()
-
-    class Handler(SimpleHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if "/late-" in self.path:
-                reached.set()
-                over.wait(60)
-                return
-            super().do_GET()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    def handler(*arguments: object) -> Handler:
-        return Handler(*arguments, directory=str(machine.index))  # type: ignore[arg-type]
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    machine.configure(f"index-url = http://127.0.0.1:{server.server_port}")
-    yield reached
-    over.set()
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_set_up_leaves_the_last_environment(
-    machine: Machine, stalled: threading.Event, number: signal.Signals
+    machine: Machine, number: signal.Signals
 ) -> None:
     machine.report("run")
-    add_wheel(machine.index, "late")
-    (machine.root / "requirements.txt").write_text("late==1.0\n")
+    requirements = machine.root / "requirements.txt"
+    before = requirements.read_text()
+    requirements.write_text("demo==2.0\n")
+    reached = machine.root / "reached"
+    machine.add_program("uv", f'[ "$1" = --version ] || {{ touch {reached}; exec sleep 100; }}')
     process = machine.start("run")
-    assert stalled.wait(60)
+    while not reached.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
     process.send_signal(number)
     if number == signal.SIGKILL:
         process.wait(10)
         os.killpg(process.pid, signal.SIGKILL)  # and uv, which nobody could end
-        (machine.root / "requirements.txt").write_text("demo==1.0\ntensorflow==1.0\n")
+        requirements.write_text(before)
         machine.report("run")
     else:
         assert process.communicate(timeout=30)[1].endswith("workshop: interrupted\n")
@@ -272,33 +233,23 @@ def test_pips_settings_reach_uv(machine: Machine, tmp_path: Path) -> None:
     )
     machine.report("run")
     assert machine.modules() == {"demo", "linked"}
-    add_wheel(machine.index, "extra", "2.0")
-    (machine.root / "requirements-test.txt").write_text("extra==2.0\n")
-    machine.configure("index-url = http://127.0.0.1:9")
-    machine.report("setup", "--test", PIP_INDEX_URL=f"file://{machine.index}")
-    assert machine.version_of("extra") == "2.0"
 
 
 @pytest.mark.parametrize(
-    ("given", "package"),
+    ("programs", "package"),
     [
-        ({}, "tensorflow-cpu"),
-        ({"smi": "echo 'GPU 0: A100'"}, "tensorflow[and-cuda]"),
-        ({"smi": "echo No devices; exit 9"}, "tensorflow-cpu"),
+        ({"nvidia-smi": "exit 127"}, "tensorflow-cpu"),
+        ({"nvidia-smi": "echo 'GPU 0: A100'"}, "tensorflow[and-cuda]"),
         ({"uname": "echo Darwin arm64"}, "tensorflow"),
-        ({"variable": "tensorflow"}, "tensorflow"),
     ],
 )
 def test_the_package_follows_the_machine(
-    machine: Machine, given: dict[str, str], package: str
+    machine: Machine, programs: dict[str, str], package: str
 ) -> None:
-    machine.add_program("nvidia-smi", given.get("smi", "exit 127"))
-    if "uname" in given:
-        machine.add_program("uname", given["uname"])
-    env = {"WORKSHOP_TENSORFLOW": given["variable"]} if "variable" in given else {}
-    machine.report("run", **env)
-    stamp = machine.venv / "workshop.txt"
-    assert f"{package}==1.0" in stamp.read_text().splitlines()
+    for name, script in programs.items():
+        machine.add_program(name, script)
+    machine.report("run")
+    assert f"{package}==1.0" in (machine.venv / "workshop.txt").read_text().splitlines()
     # It stays for a login node, where no GPU is seen.
     if "and-cuda" in package:
         machine.add_program("nvidia-smi", "exit 127")
@@ -311,15 +262,7 @@ def test_the_package_follows_the_machine(
 
 @pytest.mark.parametrize(
     ("words", "status"),
-    [
-        ([], 0),
-        (["--help"], 0),
-        (["run", "--help"], 0),
-        (["walk"], 2),
-        (["run", "--steps", "0"], 2),
-        (["run", "--nothing"], 2),
-        (["report"], 2),
-    ],
+    [([], 0), (["run", "--help"], 0), (["walk"], 2), (["run", "--steps", "0"], 2)],
 )
 def test_help_and_mistakes_install_nothing(machine: Machine, words: list[str], status: int) -> None:
     code, output, error = machine.run(*words)
@@ -335,12 +278,9 @@ def test_the_doctor_needs_no_environment(machine: Machine) -> None:
     assert not machine.venv.exists()
 
 
-def test_from_any_folder_through_a_link_past_foreign_packages(
-    machine: Machine, tmp_path: Path
-) -> None:
+def test_from_any_folder_through_a_link(machine: Machine, tmp_path: Path) -> None:
     elsewhere = tmp_path / "else where"
-    (elsewhere / "tfworkshop").mkdir(parents=True)
-    (elsewhere / "tfworkshop" / "__init__.py").write_text("raise SystemExit('foreign')")
+    elsewhere.mkdir()
     (elsewhere / "argparse.py").write_text("raise SystemExit('foreign')")
     (elsewhere / "link").symlink_to(machine.root / "workshop")
     process = subprocess.run(
@@ -352,7 +292,6 @@ def test_from_any_folder_through_a_link_past_foreign_packages(
     )
     report = json.loads(process.stdout)
     assert report["argv"] == ["run", "--steps", "5"] and report["folder"] == str(elsewhere)
-    assert report["file"] == str(machine.root / "tfworkshop" / "__main__.py")
     assert report["prefix"] == str(elsewhere / "my venv")
     assert report["python_path"] == str(machine.root)
     assert report["program_path"].startswith(f"{elsewhere}/my venv/bin:")
@@ -371,7 +310,6 @@ def test_the_package_is_ours_in_a_foreign_folder(tmp_path: Path) -> None:
     ("env", "own"),
     [
         ({"APPTAINER_CONTAINER": "/image.sif"}, True),
-        ({"SINGULARITY_CONTAINER": "/image.sif"}, True),
         ({"APPTAINER_CONTAINER": "/image.sif", "WORKSHOP_PYTHON_ENV": "venv"}, False),
         ({"WORKSHOP_PYTHON_ENV": "system"}, True),
     ],
@@ -385,33 +323,28 @@ def test_the_containers_own_python(machine: Machine, env: dict[str, str], own: b
     assert report["python_path"] == expected
 
 
-NO_PIP = f"""case "$*" in *pip*) exit 1 ;; esac
-exec {sys.executable} "$@"
-"""
+NO_PIP = f'case "$*" in *pip*) exit 1 ;; esac\n{PYTHON}'
 
 
 @pytest.mark.parametrize(
-    ("env", "python", "told"),
+    ("env", "python", "advice"),
     [
         ({"WORKSHOP_PYTHON_ENV": "conda"}, None, "system or venv"),
         ({"WORKSHOP_TENSORFLOW": "torch"}, None, "tensorflow-cpu"),
         ({"WORKSHOP_PYTHON": "/nowhere/python"}, None, "WORKSHOP_PYTHON="),
         ({"WORKSHOP_VENV": "/proc/nowhere/venv"}, None, "WORKSHOP_VENV=FOLDER"),
-        ({"WORKSHOP_CACHE": "/proc/nowhere"}, "exec {python}", "WORKSHOP_CACHE=FOLDER"),
+        ({"WORKSHOP_CACHE": "/proc/nowhere"}, PYTHON, "WORKSHOP_CACHE=FOLDER"),
         ({}, NO_PIP, "sudo apt install python3-venv"),
     ],
 )
-@pytest.mark.parametrize("command", ["data", "report"])
 def test_what_is_in_the_way_is_said_with_what_to_type(
-    machine: Machine, env: dict[str, str], python: str | None, told: str, command: str
+    machine: Machine, env: dict[str, str], python: str | None, advice: str
 ) -> None:
     if python:
         (machine.programs / "uv").unlink()
-        if python == NO_PIP:
-            machine.add_program("python3", python)
-    words = [command, "logs"] if command == "report" else [command]
-    status, _, error = machine.run(*words, **env)
-    assert status == 1 and told in error.splitlines()[-1]
+        machine.add_program("python3", python)
+    status, _, error = machine.run("data", **env)
+    assert status == 1 and advice in error.splitlines()[-1]
     assert error.splitlines()[-1].startswith("workshop: ") and not machine.venv.exists()
 
 
@@ -433,10 +366,7 @@ def test_a_folder_that_is_not_ours_is_left_alone(machine: Machine) -> None:
     ],
 )
 def test_an_exception_becomes_a_line(
-    error: BaseException,
-    status: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    error: BaseException, status: int, monkeypatch, capsys
 ) -> None:
     def fail(argv: list[str]) -> int:
         raise error
@@ -468,13 +398,9 @@ def test_what_horovod_is_built_with(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("HOROVOD_WITH_MPI", "1")
     gpu = horovod_build.build_settings("tensorflow[and-cuda]==2.17.1")
     assert gpu["HOROVOD_NCCL_HOME"] == str(tmp_path) and gpu["HOROVOD_WITH_MPI"] == "1"
-    keys = {
-        horovod_build.wheel_key("tensorflow-cpu==2.17.1", plain),
-        horovod_build.wheel_key("tensorflow-cpu==2.17.2", plain),
-        horovod_build.wheel_key("tensorflow[and-cuda]==2.17.1", plain),
-        horovod_build.wheel_key("tensorflow[and-cuda]==2.17.1", gpu),
-    }
-    assert len(keys) == 4
+    builds = [("tensorflow-cpu==2.17.1", plain), ("tensorflow-cpu==2.17.2", plain)]
+    builds += [("tensorflow[and-cuda]==2.17.1", plain), ("tensorflow[and-cuda]==2.17.1", gpu)]
+    assert len({horovod_build.wheel_key(*build) for build in builds}) == 4
 
 
 @pytest.mark.parametrize("missing", ["g++", "make", "mpicxx"])
@@ -498,7 +424,7 @@ def test_the_patches_fit_the_real_source(tmp_path: Path) -> None:
 
 
 def test_a_build_that_fails_shows_why_and_leaves_only_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch, capsys
 ) -> None:
     def broken_source(folder: Path, log: Path, env: dict[str, str]) -> Path:
         (folder / "horovod").mkdir()
@@ -517,18 +443,10 @@ def test_a_build_that_fails_shows_why_and_leaves_only_the_log(
 
 
 def test_every_requirement_is_pinned_once() -> None:
-    text = "".join((ROOT / name).read_text() for name in FILES)
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    pins = [
-        re.match(r"([A-Za-z][\w.-]*)==[\w.]+(; python_version < \"3\.\d+\")?( |$)", s)
-        for s in lines
-    ]
+    files = [ROOT / "requirements.txt", ROOT / "requirements-test.txt"]
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    pin = re.compile(r"([A-Za-z][\w.-]*)==[\w.]+(; python_version < \"3\.\d+\")?( |$)")
+    pins = [pin.match(line) for line in lines if line and not line.startswith("#")]
     assert all(pins)
     names = [pin[1].lower().replace("_", "-") for pin in pins if pin]
     assert len(names) == len(set(names)) and {"tensorflow", "pip", "msgspec"} <= set(names)
-
-
-@pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
-def test_shellcheck_finds_nothing() -> None:
-    scripts = [ROOT / "workshop", ROOT / "tfworkshop" / "environment" / "set_up.sh"]
-    subprocess.run(["shellcheck", "-x", *scripts], cwd=ROOT, check=True)

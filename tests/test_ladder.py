@@ -25,7 +25,7 @@ from tfworkshop import stages, terminal
 from tfworkshop.files import measuring, read_record, results_folder, save_record
 from tfworkshop.ladder import bench, ceiling, compare, launch, run, scale, table
 from tfworkshop.ladder.launch import Job
-from tfworkshop.problem import Problem, UsageProblem
+from tfworkshop.problem import Problem
 from tfworkshop.results import Bench, Ladder, Measured, Row, Scale, ScalePoint
 from tfworkshop.stages import ROOT, STAGES, Stage
 
@@ -45,7 +45,7 @@ def ladder_of(*rows: Row) -> Ladder:
 
 SUM_UP = """
 from pathlib import Path
-import json, os, signal, sys, time
+import json, signal, sys, time
 
 def sum_up(**changes):
     results = json.loads(Path(__file__).with_name("results.json").read_text())
@@ -61,7 +61,7 @@ def stop(*_):
     sys.exit(130)
 
 signal.signal(signal.SIGINT, stop)
-Path(__file__).with_name("pid").write_text(str(os.getpid()))
+Path(__file__).with_name("started").touch()
 while True:
     time.sleep(0.1)
 """
@@ -91,19 +91,14 @@ def files_in(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"stages": ["07"]},
-        {"stages": [","]},
-        {"batch_size": 60001},
-        {"batch_size": 30001, "ranks": 2},
-        {"ranks": 500},
-    ],
+    ("stages", "batch_size", "ranks"),
+    [(["07"], 64, 1), ([], 60001, 1), ([], 30001, 2), ([], 64, 500)],
 )
-def test_what_cannot_work_is_refused_first(changes: dict, fake, tmp_path: Path) -> None:
-    options = {"stages": [], "steps": 5, "batch_size": 64, "ranks": 1, "repeats": 1}
-    with pytest.raises(UsageProblem if "stages" in changes else Problem):
-        run.run(**{**options, **changes})
+def test_what_cannot_work_is_refused_first(
+    stages: list[str], batch_size: int, ranks: int, fake, tmp_path: Path
+) -> None:
+    with pytest.raises(Problem):
+        run.run(stages, 5, batch_size, ranks, repeats=1)
     assert not (tmp_path / "results").exists()
 
 
@@ -118,15 +113,12 @@ def test_only_a_good_run_replaces_the_last_one(fake, capfd) -> None:
     before = files_in(results)
     names = {path.name for path in before}
     assert {"a.json", "a.log", "a.err", "ladder.json", "ladder.md", "ladder.png"} <= names
-    bad = {"a": BAD, "b": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "c": GOOD}
-    assert run.climb(fake(**bad)) == 1
+    assert run.climb(fake(a=BAD, b=GOOD)) == 1
     assert files_in(results) == before
     ladder = read_record(results / run.UNFINISHED / "ladder.json", Ladder)
-    assert [failure.stage for failure in ladder.failed] == ["a", "b"]
-    assert [row.stage for row in ladder.rows] == ["c"]
-    first, second = capfd.readouterr().err.splitlines()
-    assert "the reason" in first and "SIGKILL" in second
-    assert run.climb(fake(a=BAD)) == 1
+    assert [failure.stage for failure in ladder.failed] == ["a"]
+    assert [row.stage for row in ladder.rows] == ["b"]
+    assert "the reason" in capfd.readouterr().err
     assert not list(results.glob("running-*"))
 
 
@@ -176,8 +168,9 @@ def test_a_profiled_stage_still_has_steps_for_the_clock(steps: int) -> None:
     assert len(timed) >= min(last - first + 1, steps - 10)
 
 
-def signal_run(tmp_path: Path, signal_number: int) -> int:
-    """Send a signal to `run`, but not to its endless stage b; the exit status."""
+def test_ctrl_c_keeps_what_was_measured(fake, tmp_path: Path) -> None:
+    """The signal reaches `run`, but not its endless stage b."""
+    fake(a=GOOD, b=ENDLESS, c=GOOD)
     code = f"""
 import signal, sys
 from tfworkshop.ladder import ceiling, launch, run
@@ -189,28 +182,27 @@ sys.exit(run.climb([launch.Job(stage, 5, 64) for stage in stages]))
 """
     environment = stage_environment(PYTHONPATH=str(ROOT))
     with subprocess.Popen([sys.executable, "-c", code], env=environment) as process:
-        while not (tmp_path / "pid").exists():
+        while not (tmp_path / "started").exists():
             assert process.poll() is None
             time.sleep(0.1)
-        process.send_signal(signal_number)
-        return process.wait(60)
-
-
-def test_ctrl_c_keeps_what_was_measured(fake, tmp_path: Path) -> None:
-    fake(a=GOOD, b=ENDLESS, c=GOOD)
-    assert signal_run(tmp_path, signal.SIGINT) == 130
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
     ladder = read_record(tmp_path / "results" / run.UNFINISHED / "ladder.json", Ladder)
     assert [(row.stage, row.interrupted) for row in ladder.rows] == [("a", False), ("b", True)]
     assert not (tmp_path / "results" / "ladder.json").exists()
 
 
-def test_no_stage_outlives_a_killed_run(fake, tmp_path: Path) -> None:
-    fake(a=GOOD, b=ENDLESS, c=GOOD)
-    assert signal_run(tmp_path, signal.SIGKILL) == -signal.SIGKILL
+def test_no_process_outlives_a_killed_parent() -> None:
+    code = "from tfworkshop import processes; processes.run(['sleep', '100'])"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) as process:
+        parent = psutil.Process(process.pid)
+        while [child.name() for child in parent.children()] != ["sleep"]:
+            time.sleep(0.1)
+        (sleep,) = parent.children()
+        process.kill()
+    deadline = time.monotonic() + 30
     with contextlib.suppress(psutil.NoSuchProcess):
-        stage = psutil.Process(int((tmp_path / "pid").read_text()))
-        deadline = time.monotonic() + 30
-        while stage.status() != psutil.STATUS_ZOMBIE:  # nobody may reap it in a container
+        while sleep.status() != psutil.STATUS_ZOMBIE:  # nobody may reap it in a container
             assert time.monotonic() < deadline
             time.sleep(0.1)
 
@@ -253,15 +245,6 @@ def test_a_chooser_that_finds_nothing(chooser, tmp_path: Path) -> None:
     assert "--xla" not in words_of(tmp_path)
 
 
-@pytest.mark.parametrize(("gpu", "cycle_time"), [(False, "5"), (True, None)])
-def test_ranks_share_a_cpu(gpu: bool, cycle_time: str | None, monkeypatch) -> None:
-    monkeypatch.setattr(launch, "has_nvidia_gpu", lambda: gpu)
-    monkeypatch.delenv("HOROVOD_CYCLE_TIME", raising=False)
-    two = launch.environment(Job(STAGES[0], 5, 64, ranks=2, threads=1))
-    assert (two.get("HOROVOD_CYCLE_TIME"), two["OMP_NUM_THREADS"]) == (cycle_time, "1")
-    assert "HOROVOD_CYCLE_TIME" not in launch.environment(Job(STAGES[0], 5, 64))
-
-
 def test_a_number_may_name_two_stages() -> None:
     assert [stage.name for stage in stages.choose(["06"])] == ["06_device", "06_optimized"]
     assert [stage.name for stage in stages.choose(["06_device"])] == ["06_device"]
@@ -294,14 +277,6 @@ def test_the_table_fits(width: int, capsys) -> None:
     assert re.search(r"^06_device .* - +-", out, re.M)
 
 
-def test_synthetic_data_and_brackets_in_a_name(tmp_path: Path, capsys) -> None:
-    ladder = ladder_of(row("00_baseline", 100.0, data="synthetic", device="GPU [bold]"))
-    table.write(ladder, tmp_path)
-    table.show(ladder, terminal.console())
-    for text in ((tmp_path / "ladder.md").read_text(), capsys.readouterr().out):
-        assert "GPU [bold], A CPU; SYNTHETIC" in text
-
-
 # --- bench and scale ---
 
 
@@ -317,12 +292,6 @@ def test_alternatives_take_turns(capsys) -> None:
     compare.measure(alternatives, 2, train, terminal.console(), skip_slow=True)
     assert order == ["fast", "middle", "slow", "fast", "middle"]
     assert [alternative.speed for alternative in alternatives] == [302.5, 203.5, 103]
-
-
-def test_too_few_steps_for_a_comparison(fake, tmp_path: Path) -> None:
-    (job,) = fake(a=f"{SUM_UP}sum_up(img_per_s=None)")
-    with pytest.raises(launch.StageFailed, match="too few"):
-        compare.train_stage(job, tmp_path)
 
 
 def test_the_best_fit_is_what_counts() -> None:
@@ -357,7 +326,7 @@ def test_independent_processes(fake, tmp_path: Path) -> None:
         scale.train_independently(job, 2, tmp_path)
 
 
-def test_efficiency_is_against_one_rank_of_the_same_kind(tmp_path: Path) -> None:
+def test_efficiency_is_against_one_rank_of_the_same_kind() -> None:
     points = [
         ScalePoint("1 x 2", [100.0], ranks=1, threads=2),
         ScalePoint("1 x 1", [60.0, 50.0, 70.0], ranks=1, threads=1),
@@ -369,5 +338,3 @@ def test_efficiency_is_against_one_rank_of_the_same_kind(tmp_path: Path) -> None
     assert [line[-1] for line in lines] == ["-", "100%", "-", "95%"]
     assert lines[1] == ["1 x 1", "60.0", "50.0 to 70.0", "60.0", "100%"]
     assert re.findall(r"([\d.]+)x", scale.verdict(scaling)) == ["1.14", "1.18"]
-    scale.draw(scaling, tmp_path / "scale.png")
-    assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")

@@ -47,7 +47,7 @@ ARROWS = {
     "xray": set(),
     "exercises": {"report"},
     "mysteries": {"report", "xray", "exercises"},
-    "doctor": {"environment"},
+    "doctor": set(),
 }
 
 

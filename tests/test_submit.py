@@ -23,12 +23,10 @@ from types import SimpleNamespace
 import pytest
 
 from tests import slurm
-from tests.conftest import LOG_LINE, ROOT, files_in, read_results, stage_environment
+from tests.conftest import LOG_LINE, ROOT, read_results, stage_environment
 from tfworkshop.stages import STAGES
 
 pytestmark = pytest.mark.timeout(300)
-
-JOB_SCRIPTS = ("slurm.sbatch", "polaris.pbs", "thetagpu.cobalt")
 
 
 def checkout(folder: Path) -> Path:
@@ -60,73 +58,69 @@ def has_mpi() -> bool:
 
 MPI = has_mpi()
 needs_mpi = pytest.mark.skipif(not MPI, reason="Horovod is built without MPI: no mpicxx was found")
-ACCOUNT = ("-A", "myproject")
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[slurm.Cluster]:
+def site(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """A cluster, and a checkout on it, with this Python in the container's place."""
     problem = slurm.why_not()
     if problem:
         pytest.skip(problem)
-    with slurm.Cluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def site(cluster: slurm.Cluster, small: Path, tmp_path_factory: pytest.TempPathFactory):
-    """A checkout on the cluster, with this Python in the container's place."""
     folder = checkout(tmp_path_factory.mktemp("slurm") / "workshop")
-    clean = stage_environment(
-        PATH=slurm.PLACES,
-        SLURM_CONF=cluster.environment["SLURM_CONF"],
-        CONTAINER="none",
-        WORKSHOP_VENV=sys.prefix,
-        MNIST_NPZ=str(small),
-        TF_NUM_INTRAOP_THREADS="1",
-        TF_NUM_INTEROP_THREADS="1",
-        HOROVOD_SIZE="7",  # left over from another session: the job must not mind
-    )
-
-    def submit(*words: str, cwd: Path = folder, **extra: str) -> SimpleNamespace:
-        env = {**clean, **extra}
-        process = cluster.run("sbatch", "--parsable", *words, cwd=cwd, env=env)
-        assert process.returncode == 0, process.stderr
-        number = process.stdout.strip()
-        return SimpleNamespace(number=number, log=cwd / f"workshop-{number}.out")
-
-    def sbatch(*words: str, **extra) -> SimpleNamespace:
-        job = submit(*words, **extra)
-        job.info = wait_for(cluster, job.number)
-        job.output = job.log.read_text()
-        return job
-
-    return SimpleNamespace(folder=folder, submit=submit, sbatch=sbatch, env=clean, cluster=cluster)
+    with slurm.Cluster() as cluster:
+        env = stage_environment(
+            PATH=slurm.PLACES,
+            SLURM_CONF=cluster.environment["SLURM_CONF"],
+            CONTAINER="none",
+            WORKSHOP_VENV=sys.prefix,
+            MNIST_NPZ=str(small),
+            TF_NUM_INTRAOP_THREADS="1",
+            TF_NUM_INTEROP_THREADS="1",
+            HOROVOD_SIZE="7",  # left over from another session: the job must not mind
+        )
+        yield SimpleNamespace(cluster=cluster, folder=folder, env=env)
 
 
-def wait_for(cluster: slurm.Cluster, number: str, seconds: float = 240) -> dict[str, str]:
+def submit(site: SimpleNamespace, *words: str, **extra: str) -> SimpleNamespace:
+    command = ("sbatch", "--parsable", "-A", "myproject", *words)
+    process = site.cluster.run(*command, cwd=site.folder, env={**site.env, **extra})
+    assert process.returncode == 0, process.stderr
+    number = process.stdout.strip()
+    return SimpleNamespace(number=number, log=site.folder / f"workshop-{number}.out")
+
+
+def wait_for(cluster: slurm.Cluster, number: str) -> dict[str, str]:
     """What Slurm says about a job when it has ended."""
-    end = time.monotonic() + seconds
     while True:
         text = cluster.run("scontrol", "show", "job", number).stdout
         info = dict(re.findall(r"(\S+?)=(\S+)", text))
         if info.get("JobState") not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"):
             return info
-        if time.monotonic() > end:
-            cluster.run("scancel", number)
-            pytest.fail(f"the job did not end in {seconds} s:\n{text}")
         time.sleep(0.5)
 
 
-@pytest.fixture(scope="module")
-def job(site: SimpleNamespace) -> SimpleNamespace:
-    """Stage 02 on two ranks, submitted as submit/README.md says."""
-    if not find_spec("horovod"):
-        pytest.skip("Horovod is not built: ./workshop setup --horovod")
+def run_job(site: SimpleNamespace, *words: str, **extra: str) -> SimpleNamespace:
+    job = submit(site, *words, **extra)
+    job.info = wait_for(site.cluster, job.number)
+    job.output = job.log.read_text()
+    return job
+
+
+def test_slurm_trains_on_two_ranks(site: SimpleNamespace) -> None:
+    """Stage 02, submitted as submit/README.md says."""
+    pytest.importorskip("horovod")
     words = ("submit/slurm.sbatch", "02", "--steps", "20", "--batch-size", "32")
-    return site.sbatch(*ACCOUNT, *words, RANKS="2", TIMELINE="1")
-
-
-def test_slurm_trains_on_two_ranks(site: SimpleNamespace, job: SimpleNamespace) -> None:
+    job = run_job(site, *words, RANKS="2", TIMELINE="1")
+    directives = {
+        "JobName": "workshop",
+        "Account": "myproject",  # from the command line, in the place of CHANGE_ME
+        "Features": "gpu",
+        "NumTasks": "4",
+        "CPUs/Task": "32",
+        "TimeLimit": "00:15:00",
+        "StdOut": str(job.log),
+    }
+    assert directives.items() <= job.info.items()
     assert (job.info["JobState"], job.info["ExitCode"]) == ("COMPLETED", "0:0"), job.output
     plain = re.sub(r"^\[(1,)?0\]<stdout>:", "", job.output, flags=re.M)  # 1,: Open MPI's
     assert len(LOG_LINE.findall(plain)) == 20
@@ -138,44 +132,24 @@ def test_slurm_trains_on_two_ranks(site: SimpleNamespace, job: SimpleNamespace) 
     assert "_ALLREDUCE" in file.with_suffix(".timeline.json").read_text()
 
 
-def test_slurm_read_every_directive(site: SimpleNamespace, job: SimpleNamespace) -> None:
-    wanted = {
-        "JobName": "workshop",
-        "Account": "myproject",  # from the command line, in the place of CHANGE_ME
-        "Features": "gpu",
-        "NumNodes": "1",
-        "NumTasks": "4",
-        "CPUs/Task": "32",
-        "TimeLimit": "00:15:00",
-        "Requeue": "0",
-        "StdOut": str(site.folder / f"workshop-{job.number}.out"),
-    }
-    assert {name: job.info.get(name) for name in wanted} == wanted
-    assert job.info["TresPerNode"].endswith("gpu:4")
-
-
-def readme_commands() -> list[str]:
+def test_slurm_takes_the_commands_of_the_readme(site: SimpleNamespace) -> None:
     """Every sbatch and srun line of submit/README.md, with a project in."""
     text = (ROOT / "submit" / "README.md").read_text().replace("<project>", "myproject")
     blocks = "".join(re.findall(r"^```bash\n(.*?)^```", text, flags=re.M | re.S))
     commands = re.findall(r"^(?:\w+=\S+ )*(?:sbatch|srun) .*", blocks, flags=re.M)
-    return commands + re.findall(r"`((?:\w+=\S+ )*sbatch -A [^`]+ \d\d)`", text)
-
-
-def test_slurm_takes_the_commands_of_the_readme(site: SimpleNamespace) -> None:
-    commands = readme_commands()
+    commands += re.findall(r"`((?:\w+=\S+ )*sbatch -A [^`]+ \d\d)`", text)
     assert len(commands) == 5
     wrong = "sbatch --gpus-per-node=5 submit/slurm.sbatch 02"  # more than a node has
-    for command, accepted in [*((each, True) for each in commands), (wrong, False)]:
+    for command in [*commands, wrong]:
         tried = re.sub(r"(sbatch|srun) ", r"\1 --test-only ", command, count=1)
         process = site.cluster.run("bash", "-c", tried, cwd=site.folder, env=site.env)
-        assert (process.returncode == 0) == accepted, f"{command}: {process.stderr}"
+        assert (process.returncode != 0) == (command == wrong), f"{command}: {process.stderr}"
 
 
 def test_ranks_that_do_not_find_each_other_stop(site: SimpleNamespace) -> None:
     """srun starts one rank on each of two nodes, and nothing joins them: no PMIx, or no MPI."""
     words = ("-N", "2", "submit/slurm.sbatch", "02", "--steps", "5")
-    job = site.sbatch(*ACCOUNT, *words, RANKS="1", PMI="none")
+    job = run_job(site, *words, RANKS="1", PMI="none")
     assert job.info["JobState"] == "FAILED"
     reason = "Horovod has joined 1 of 2 processes"
     assert ("OMPI was not built with SLURM's PMI support" if MPI else reason) in job.output
@@ -189,7 +163,7 @@ def test_mpirun_instead_of_horovodrun(site: SimpleNamespace) -> None:
     launcher = "mpirun --oversubscribe --allow-run-as-root -np 2"
     words = ("submit/slurm.sbatch", "06", "--steps", "10", "--batch-size", "32")
     extra = {"RANKS": "2", "LAUNCHER": launcher, "CHOOSE": "0", "TIMELINE": "1"}
-    job = site.sbatch(*ACCOUNT, *words, **extra)
+    job = run_job(site, *words, **extra)
     assert job.info["JobState"] == "COMPLETED", job.output
     assert len(LOG_LINE.findall(job.output)) == 10
     file = site.folder / "results" / f"06_optimized-np2-{job.number}.json"
@@ -208,7 +182,7 @@ def test_two_nodes_train_as_one(site: SimpleNamespace, tmp_path: Path) -> None:
     before = [site.cluster.received(node) for node in slurm.NODES]
     words = ("-N", "2", "submit/slurm.sbatch", "06", "--steps", "10", "--batch-size", "32")
     extra = {"RANKS": "1", "CHOOSE": "0", "WORKSHOP_VENV": str(tmp_path)}
-    job = site.sbatch(*ACCOUNT, *words, **extra)
+    job = run_job(site, *words, **extra)
     assert job.info["JobState"] == "COMPLETED", job.output
     for node, bytes_before in zip(slurm.NODES, before):
         sent = site.cluster.received(node) - bytes_before
@@ -224,7 +198,7 @@ def test_two_nodes_train_as_one(site: SimpleNamespace, tmp_path: Path) -> None:
 
 def test_interactive_job(site: SimpleNamespace) -> None:
     """The script itself, typed in a shell that srun gave; no launcher for one rank."""
-    words = ("srun", *ACCOUNT, "-n", "1", "submit/slurm.sbatch", "02", "--steps", "2")
+    words = ("srun", "-n", "1", "submit/slurm.sbatch", "02", "--steps", "2")
     env = {**site.env, "RANKS": "1", "LAUNCHER": ""}
     process = site.cluster.run(*words, cwd=site.folder, env=env, timeout=240)
     assert process.returncode == 0, process.stdout + process.stderr
@@ -232,89 +206,26 @@ def test_interactive_job(site: SimpleNamespace) -> None:
     assert read_results(path)["ranks"] == 1
 
 
-# --- everything about a device in one job ---
-
-# Stands in for every stage: training takes no time, and the results are those of docs/measured
-# under a GPU's name. Slurm, the job and ./workshop are real.
-STAND_IN = """\
-import json, shutil, sys
-from pathlib import Path
-def option(name):
-    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else ""
-rows = json.loads(Path({ladder!r}).read_text())["rows"]
-row = next(row for row in rows if row["stage"] == {stage!r}) | {{"device": "NVIDIA A100-SXM4-40GB"}}
-if option("--results"):
-    Path(option("--results")).write_text(json.dumps(row))
-if option("--logdir"):
-    shutil.copytree({sample!r}, option("--logdir"), dirs_exist_ok=True)
-"""
-# Answers only the question of the job, so that nothing else believes in a GPU.
-NVIDIA_SMI = """\
-#!/bin/sh
-case $1 in --query-gpu=timestamp,*) echo "2027/01/01 12:00:00.000, 0, 61.50, 1410, 1215, 31";;
-*) exit 9;; esac
-"""
-
-
-def test_everything_in_one_job(site: SimpleNamespace, mnist: Path, tmp_path: Path) -> None:
-    """Two parts fail: the others are there, and the job says which."""
-    repo = checkout(tmp_path / "workshop")
-    (ladder,) = (ROOT / "docs" / "measured").glob("*-core-*/ladder.json")
-    sample = str(ROOT / "04_tf_profiler" / "sample")
-    for stage in STAGES:
-        text = STAND_IN.format(ladder=str(ladder), stage=stage.name, sample=sample)
-        (repo / stage.folder / stage.file).write_text(text)
-    (repo / "06_optimized" / "choose.py").write_text("print('--xla off')\n")
-    shutil.copytree(ROOT / "docs", repo / "docs")
-    for module in ("doctor/system.py", "ladder/keras_fit.py"):  # doctor and bench cannot work
-        (repo / "tfworkshop" / module).unlink()
-    (repo / "data").mkdir()
-    (repo / "data" / "mnist.npz").symlink_to(mnist.resolve())
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "nvidia-smi").write_text(NVIDIA_SMI)
-    (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
-    extra = {"RANKS": "1", "PATH": f"{tmp_path / 'bin'}:{site.env['PATH']}"}
-    words = ("submit/slurm.sbatch", "all", "--steps", "20", "--repeats", "1")
-    job = site.sbatch(*ACCOUNT, *words, cwd=repo, **extra)
-    assert (job.info["JobState"], job.info["ExitCode"]) == ("FAILED", "1:0"), job.output
-    assert job.output.endswith("submit: of these, failed: doctor bench\n"), job.output
-
-    folder = repo / "results" / f"all-{job.number}"
-    parts = re.sub(r", \d+ s$", "", (folder / "parts.txt").read_text(), flags=re.M)
-    assert parts.splitlines() == [
-        "doctor: FAILED with exit status 1, see doctor.txt",
-        *(f"{name}: done" for name in ("ladder", "profile_02", "profile_06")),
-        "bench: FAILED with exit status 1, see bench.txt",
-        "scale: done",
-        "gpu: done, power and clocks are in gpu.csv",
-    ]
-    assert "system" in (folder / "doctor.txt").read_text()
-    assert "NVIDIA A100-SXM4-40GB" in (folder / "ladder.json").read_text()
-    assert (folder / "gpu.csv").read_text().count("61.50, 1410") >= 2
-    assert "train_MNIST.py --data" in job.output and "--xla off --logdir" in job.output
-    profiles = {path.parents[3].name[:2] for path in folder.rglob("*.xplane.pb")}
-    assert profiles == {"02", "04", "05", "06"}
-
-
 # --- PBS, Cobalt, and containers: which commands are started ---
 
 STUB = """\
-#!/bin/sh
+#!{python}
 # Writes down how it was called; what would train leaves results as a stage does.
-{python} - "$@" <<'END'
 import json, os, sys
 from pathlib import Path
 call = {{"words": ["{name}", *sys.argv[1:]], "env": dict(os.environ)}}
 with open("{calls}", "a") as file:
     file.write(json.dumps(call) + "\\n")
-if "--results" in sys.argv and os.environ.get("STUB_RANKS"):
+if "--results" in sys.argv and os.environ["STUB_RANKS"]:
     results = {{"stage": "x", "ranks": int(os.environ["STUB_RANKS"]), "batch_size": 64}}
     path = Path(sys.argv[sys.argv.index("--results") + 1])
     path.write_text(json.dumps(results, indent=2))
 if any(word.endswith("/choose.py") for word in sys.argv):
-    print(os.environ.get("STUB_SWITCHES", ""))
-END
-exit ${{STUB_EXIT:-0}}
+    print("--xla on --steps-per-call 50")
+if "run" in sys.argv:
+    ladder = {{"rows": [{{"stage": "06_optimized", "switches": "--xla off"}}]}}
+    Path(os.environ["WORKSHOP_RESULTS"], "ladder.json").write_text(json.dumps(ladder, indent=1))
+sys.exit(3 if os.environ.get("STUB_FAILS") in sys.argv else 0)
 """
 ANSWERS = {  # programs that a script asks something
     "nvidia-smi": 'for i in 0 1 2 3; do case $1 in -L) echo "GPU $i: NVIDIA A100-SXM4-40GB";; '
@@ -326,67 +237,66 @@ ANSWERS = {  # programs that a script asks something
 class Site:
     """A checkout, an image, data, and a PATH of programs that only take notes."""
 
-    def __init__(self, folder: Path, *programs: str, nodes: int = 1) -> None:
+    def __init__(self, folder: Path, engine: str = "apptainer", nodes: int = 1) -> None:
         self.repo = checkout(folder / "workshop")
-        self.calls, self.bin = folder / "calls", folder / "bin"
+        self.calls = folder / "calls"
+        self.bin = folder / "bin"
+        self.nodes = folder / "nodes"
         self.image = self.repo / "container" / "workshop.sif"
         self.data = self.repo / "data" / "mnist.npz"
         for path in (self.image, self.data):
             path.parent.mkdir()
             path.touch()
         self.bin.mkdir()
-        for name in ("module", "horovodrun", *programs):
+        for name in (engine, "module", "horovodrun", "mpiexec", "mpirun", "srun", "shifter"):
             self.add(name, STUB.format(python=sys.executable, name=name, calls=self.calls))
         for name, answer in ANSWERS.items():
             self.add(name, f"#!/bin/bash\n{answer}\n")
-        self.nodes = folder / "nodes"
         self.nodes.write_text("".join(f"x{node}\n" for node in range(nodes)))
+        self.variables = {
+            "HOME": "/",
+            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "PYTHONPATH": "/from/a/module",
+            "CHOOSE": "0",
+            "STUB_RANKS": "4",
+            "PBS_JOBID": "1234567.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov",
+            "PBS_O_WORKDIR": str(self.repo),
+            "PBS_NODEFILE": str(self.nodes),
+            "COBALT_JOBID": "1234567",
+            "COBALT_NODEFILE": str(self.nodes),
+            "SLURM_JOB_ID": "1234567",
+            "SLURM_SUBMIT_DIR": str(self.repo),
+            "SLURM_JOB_NUM_NODES": str(nodes),
+            "SLURM_CPUS_PER_TASK": "32",
+        }
 
     def add(self, name: str, text: str) -> None:
         (self.bin / name).write_text(text)
         (self.bin / name).chmod(0o755)
 
-    def run(self, script: str, *words: str, **extra: str) -> subprocess.CompletedProcess[str]:
-        variables = {
-            "polaris.pbs": {
-                "PBS_JOBID": "1234567.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov",
-                "PBS_O_WORKDIR": str(self.repo),
-                "PBS_NODEFILE": str(self.nodes),
-            },
-            "thetagpu.cobalt": {
-                "COBALT_JOBID": "1234567",
-                "COBALT_PROJECT": "myproject",
-                "COBALT_NODEFILE": str(self.nodes),
-            },
-            "slurm.sbatch": {
-                "SLURM_JOB_ID": "1234567",
-                "SLURM_JOB_ACCOUNT": "myproject",
-                "SLURM_SUBMIT_DIR": str(self.repo),
-                "SLURM_JOB_NUM_NODES": str(len(self.nodes.read_text().split())),
-                "SLURM_CPUS_PER_TASK": "32",
-            },
-        }[script]
-        plain = {"HOME": "/", "PATH": f"{self.bin}:/usr/bin:/bin", "PYTHONPATH": "/from/a/module"}
-        env = {**plain, "STUB_RANKS": "4", "CHOOSE": "0", **variables, **extra}
-        env = {name: value for name, value in env.items() if value != "(unset)"}
-        here = self.repo if script == "thetagpu.cobalt" else Path("/")
-        command = ["bash", str(self.repo / "submit" / script), *words]
+    def start(self, script: str, *words: str, **extra: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command, cwd=here, env=env, capture_output=True, text=True, timeout=60
+            ["bash", str(self.repo / "submit" / script), *words],
+            cwd=self.repo if script == "thetagpu.cobalt" else Path("/"),
+            env={**self.variables, **extra},
+            capture_output=True,
+            text=True,
         )
 
+    def run(self, script: str, *words: str, **extra: str) -> str:
+        """What a script prints that ends well."""
+        process = self.start(script, *words, **extra)
+        assert process.returncode == 0, process.stdout + process.stderr
+        return process.stdout
+
+    def complaint(self, script: str, *words: str, **extra: str) -> str:
+        return complaint(self.start(script, *words, **extra))
+
     def log(self) -> list[dict]:
-        lines = self.calls.read_text().splitlines() if self.calls.exists() else []
-        return [json.loads(line) for line in lines]
+        return [json.loads(line) for line in self.calls.read_text().splitlines()]
 
     def commands(self) -> list[list[str]]:
         return [call["words"] for call in self.log()]
-
-    def last_environment(self) -> dict[str, str]:
-        return self.log()[-1]["env"]
-
-    def container(self, *options: str) -> list[str]:
-        return ["apptainer", "exec", "--nv", *options, "-B", str(self.repo), str(self.image)]
 
     def training(self, stage: str, ranks: int, *options: object) -> list[str]:
         """The words that must come after launcher and container."""
@@ -396,20 +306,28 @@ class Site:
         return [*words, *map(str, options)]
 
 
+@pytest.fixture
+def stub(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
 def complaint(process: subprocess.CompletedProcess[str]) -> str:
     """The one line that a script fails with."""
     assert process.returncode == 1, process.stdout + process.stderr
     assert re.fullmatch(r"submit: [^\n]+\n", process.stderr), process.stderr
-    return process.stderr[len("submit: ") : -1]
+    return process.stderr.removeprefix("submit: ").rstrip("\n")
 
 
 APPTAINER = "apptainer exec --nv -B {repo} {image}"
 POLARIS = "apptainer exec --nv --fakeroot -B {repo} {image}"
-MPICH = "apptainer exec --nv --fakeroot -B {repo} -B /opt -B /var/run/palsd {image}"
-PALS = "mpiexec --hostfile {nodes} -n 8 --ppn 4 --depth=8 --cpu-bind depth"
+PALS = "mpiexec --hostfile {nodes} -n 8 --ppn 4 --depth=8 --cpu-bind depth apptainer exec --nv"
+PALS += " --fakeroot -B {repo} -B /opt -B /var/run/palsd {image}"
 THETA = "singularity exec --nv -B {repo} -B /lus {image}"
-THETA_MPI = "singularity exec --nv -B {repo} -B /lus -B /site/openmpi {image}"
+THETA_MPI = "mpirun -hostfile {nodes} -n 8 -npernode 4 singularity exec --nv"
+THETA_MPI += " -B {repo} -B /lus -B /site/openmpi {image}"
 SRUN = "srun --mpi=pmix --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task=32"
+SRUN += " --cpu-bind=cores apptainer exec --nv -B {repo} {image}"
+SHIFTER = "shifter --image=a:b"
 
 
 @pytest.mark.parametrize(
@@ -417,121 +335,90 @@ SRUN = "srun --mpi=pmix --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task
     [
         ("polaris.pbs", 1, {}, f"{POLARIS} horovodrun -np 4"),
         ("polaris.pbs", 1, {"RANKS": "1"}, f"{POLARIS} horovodrun -np 1"),
-        ("polaris.pbs", 2, {"MPICH_IMAGE": "1"}, f"{PALS} {MPICH}"),
+        ("polaris.pbs", 2, {"MPICH_IMAGE": "1"}, PALS),
         ("thetagpu.cobalt", 1, {}, f"{THETA} horovodrun -np 4"),
-        (
-            "thetagpu.cobalt",
-            2,
-            {"MPI_BASE": "/site/openmpi"},
-            f"mpirun -hostfile {{nodes}} -n 8 -npernode 4 {THETA_MPI}",
-        ),
+        ("thetagpu.cobalt", 2, {"MPI_BASE": "/site/openmpi"}, THETA_MPI),
         ("slurm.sbatch", 1, {"SLURM_GPUS_ON_NODE": "4"}, f"{APPTAINER} horovodrun -np 4"),
-        ("slurm.sbatch", 2, {"RANKS": "2"}, f"{SRUN} --cpu-bind=cores {APPTAINER}"),
+        ("slurm.sbatch", 2, {"RANKS": "2"}, SRUN),
         ("slurm.sbatch", 1, {"LAUNCHER": "mpirun -np 4"}, f"{APPTAINER} mpirun -np 4"),
-        (
-            "slurm.sbatch",
-            1,
-            {"ENTER": "shifter --image=a:b"},
-            "shifter --image=a:b horovodrun -np 4",
-        ),
+        ("slurm.sbatch", 1, {"ENTER": SHIFTER}, f"{SHIFTER} horovodrun -np 4"),
         ("slurm.sbatch", 1, {"CONTAINER": "none"}, "horovodrun -np 4"),
     ],
 )
 def test_the_command_of_a_job(tmp_path, script, nodes, variables, launch) -> None:
     engine = "singularity" if script == "thetagpu.cobalt" else "apptainer"
-    site = Site(tmp_path, engine, "mpiexec", "mpirun", "srun", "shifter", nodes=nodes)
+    site = Site(tmp_path, engine, nodes)
     ranks = nodes * int(variables.get("RANKS", 4))
-    words = ["02", "--steps", "500"]
-    process = site.run(script, *words, **{"STUB_RANKS": str(ranks), **variables})
-    assert process.returncode == 0, process.stderr
+    output = site.run(script, "02", "--steps", "500", STUB_RANKS=str(ranks), **variables)
     start = launch.format(repo=site.repo, image=site.image, nodes=site.nodes)
     training = site.training("02_tf_function", ranks, "--steps", 500)
     assert site.commands()[-1] == [*start.split(), *training]
     results = site.repo / "results" / f"02_tf_function-np{ranks}-1234567.json"
-    assert process.stdout.endswith(f"submit: results in {results}\n")
+    assert output.endswith(f"submit: results in {results}\n")
 
 
-def test_what_the_scripts_load_and_export(tmp_path: Path) -> None:
-    site = Site(tmp_path, "apptainer", "singularity", "mpiexec")
+def test_what_the_scripts_load_and_export(stub: Site) -> None:
     # PBS passes no arguments to a script, but variables.
-    process = site.run("polaris.pbs", STAGE="04", OPTIONS="--steps 500", TIMELINE="1")
-    assert process.returncode == 0, process.stderr
+    stub.run("polaris.pbs", STAGE="04", OPTIONS="--steps 500", TIMELINE="1")
     modules = ["use /soft/modulefiles", "load spack-pe-base", "load apptainer"]
-    assert site.commands()[:-1] == [["module", *module.split()] for module in modules]
-    name = f"{site.repo}/results/04_tf_profiler-np4-1234567"
-    assert site.commands()[-1][-2:] == ["--steps", "500"]
-    env = site.last_environment()
+    assert stub.commands()[:-1] == [["module", *module.split()] for module in modules]
+    assert stub.commands()[-1][-2:] == ["--steps", "500"]
+    env = stub.log()[-1]["env"]
     assert (env["GPU_ORDER"], env["CORES"].split()[1]) == ("reversed", "8-15,40-47")
     assert env["https_proxy"] == "http://proxy.alcf.anl.gov:3128"
+    name = f"{stub.repo}/results/04_tf_profiler-np4-1234567"
     assert env["HOROVOD_TIMELINE"] == f"{name}.timeline.json" and "PYTHONPATH" not in env
 
-    assert site.run("thetagpu.cobalt", "02").returncode == 0
-    assert site.last_environment()["GPU_ORDER"] == "straight"
-    site.calls.unlink()
-    extra = {"RANKS": "4", "CONTAINER": "none", "MODULES": "tensorflow/2.17 cuda"}
-    assert site.run("slurm.sbatch", "02", **extra).returncode == 0
-    assert site.commands()[0] == ["module", "load", "tensorflow/2.17", "cuda"]
-    env = site.last_environment()
+    stub.run("thetagpu.cobalt", "02")
+    assert stub.log()[-1]["env"]["GPU_ORDER"] == "straight"
+    stub.calls.unlink()
+    stub.run("slurm.sbatch", "02", CONTAINER="none", MODULES="tensorflow/2.17 cuda")
+    assert stub.commands()[0] == ["module", "load", "tensorflow/2.17", "cuda"]
+    env = stub.log()[-1]["env"]
     assert (env["OMPI_MCA_plm"], env["PYTHONPATH"]) == ("^slurm", "/from/a/module")
 
 
-def test_06_chooses_its_switches_before_the_ranks_start(tmp_path: Path) -> None:
-    site = Site(tmp_path, "apptainer")
-    container = site.container()
-    choose = [*container, "python3", f"{site.repo}/06_optimized/choose.py"]
+def test_06_chooses_its_switches_before_the_ranks_start(stub: Site) -> None:
+    container = APPTAINER.format(repo=stub.repo, image=stub.image).split()
+    choose = [*container, "python3", f"{stub.repo}/06_optimized/choose.py"]
     launch = [*container, "horovodrun", "-np", "4"]
-    extra = {"RANKS": "4", "CHOOSE": "(unset)", "STUB_SWITCHES": "--xla on --steps-per-call 50"}
-    process = site.run("slurm.sbatch", "06", "--batch-size", "256", **extra)
-    assert process.returncode == 0, process.stderr
+    stub.run("slurm.sbatch", "06", "--batch-size", "256", CHOOSE="1")
     options = ["--xla", "on", "--steps-per-call", 50, "--batch-size", 256]
-    assert site.commands() == [
-        [*choose, "--data", str(site.data), "--batch-size", "256"],
-        [*launch, *site.training("06_optimized", 4, *options)],
+    assert stub.commands() == [
+        [*choose, "--data", str(stub.data), "--batch-size", "256"],
+        [*launch, *stub.training("06_optimized", 4, *options)],
     ]
-    site.calls.unlink()
-    assert site.run("slurm.sbatch", "06", "--xla", "off", **extra).returncode == 0
-    assert site.commands() == [[*launch, *site.training("06_optimized", 4, "--xla", "off")]]
+    stub.run("slurm.sbatch", "06", CHOOSE="1", STUB_FAILS=choose[-1])  # then it has its defaults
+    assert stub.commands()[-1] == [*launch, *stub.training("06_optimized", 4)]
+    stub.calls.unlink()
+    stub.run("slurm.sbatch", "06", "--xla", "off", CHOOSE="1")
+    assert stub.commands() == [[*launch, *stub.training("06_optimized", 4, "--xla", "off")]]
 
 
-def test_files_outside_the_repository_are_mounted(tmp_path: Path) -> None:
-    site = Site(tmp_path, "apptainer")
-    elsewhere = tmp_path / "elsewhere" / "mnist.npz"
-    elsewhere.parent.mkdir()
-    elsewhere.touch()
-    (tmp_path / "link").symlink_to(site.repo)
-    extra = {"SLURM_SUBMIT_DIR": str(tmp_path / "link"), "MNIST_NPZ": str(elsewhere)}
+def test_files_outside_the_repository_are_mounted(stub: Site, tmp_path: Path) -> None:
+    data = tmp_path / "elsewhere" / "mnist.npz"
+    data.parent.mkdir()
+    data.touch()
+    (tmp_path / "link").symlink_to(stub.repo)
+    extra = {"SLURM_SUBMIT_DIR": str(tmp_path / "link"), "MNIST_NPZ": str(data)}
     extra |= {"WORKSHOP_RESULTS": str(tmp_path / "out"), "CONTAINER": "container/workshop.sif"}
-    process = site.run("slurm.sbatch", "02", RANKS="4", **extra)
-    assert process.returncode == 0, process.stderr
-    mounts = [site.repo, elsewhere.parent, tmp_path / "out"]
-    words = [word for folder in mounts for word in ("-B", str(folder))]
-    assert site.commands()[-1][3:10] == [*words, "container/workshop.sif"]
+    stub.run("slurm.sbatch", "02", **extra)
+    mounts = ["-B", stub.repo, "-B", data.parent, "-B", tmp_path / "out", "container/workshop.sif"]
+    assert stub.commands()[-1][3:10] == [str(word) for word in mounts]
 
 
-def test_a_venv_of_the_workshop_comes_first_on_the_path(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    site.add("python3", "#!/bin/sh\nexit 1\n")  # choose.py fails: then 06 has its defaults
-    (site.repo / ".venv").mkdir()
-    site.bin.rename(site.repo / ".venv" / "bin")
-    process = site.run("slurm.sbatch", "06", RANKS="4", CONTAINER="none", CHOOSE="1")
-    assert process.returncode == 0, process.stderr
-    assert site.commands() == [["horovodrun", "-np", "4", *site.training("06_optimized", 4)]]
-
-
-def test_the_parts_of_everything(tmp_path: Path) -> None:
-    site = Site(tmp_path, "apptainer")
-    site.add("module", "#!/bin/sh\n")
-    words = {"STAGE": "all", "OPTIONS": "--steps 50 --batch-size 256", "RANKS": "4"}
-    process = site.run("polaris.pbs", **words)
-    assert process.returncode == 0, process.stderr
-    repo, folder = str(site.repo), site.repo / "results" / "all-1234567"
-    container = site.container("--fakeroot")
-    given = words["OPTIONS"].split()
-    short = ["--data", str(site.data), "--steps", "30", "--batch-size", "256"]
-    logs = f"{folder}/logs"
-    profile_02 = [*short, "--xla", "off", "--logdir", f"{logs}/02_as_04_without_xla"]
-    profile_06 = [*short, "--logdir", f"{logs}/06_optimized"]
-    assert [words[len(container) :] for words in site.commands()] == [
+def test_everything_in_one_job(stub: Site) -> None:
+    """A part fails: the others are there, and the job says which."""
+    stub.add("module", "#!/bin/sh\n")
+    variables = {"STAGE": "all", "OPTIONS": "--steps 50 --batch-size 256", "STUB_FAILS": "bench"}
+    assert stub.complaint("polaris.pbs", **variables) == "of these, failed: bench"
+    repo, folder = str(stub.repo), stub.repo / "results" / "all-1234567"
+    container = POLARIS.format(repo=repo, image=stub.image).split()
+    given = variables["OPTIONS"].split()
+    short = ["--data", str(stub.data), "--steps", "30", "--batch-size", "256", "--xla", "off"]
+    profile_02 = [*short, "--logdir", f"{folder}/logs/02_as_04_without_xla"]
+    profile_06 = [*short, "--logdir", f"{folder}/logs/06_optimized"]
+    assert [words[len(container) :] for words in stub.commands()] == [
         [f"{repo}/workshop", "doctor"],
         [f"{repo}/workshop", "run", "--steps", "200", "--repeats", "3", *given],
         ["python3", f"{repo}/04_tf_profiler/train_MNIST.py", *profile_02],
@@ -539,19 +426,24 @@ def test_the_parts_of_everything(tmp_path: Path) -> None:
         [f"{repo}/workshop", "bench", *given],
         [f"{repo}/workshop", "scale", "--ranks", "1", "2", "4", *given],
     ]
-    assert {call["env"]["WORKSHOP_RESULTS"] for call in site.log()} == {str(folder)}
-    assert {call["env"]["WORKSHOP_PYTHON_ENV"] for call in site.log()} == {"system"}
-    assert complaint(site.run("polaris.pbs", **words)).startswith(f"{folder} exists already")
+    assert {call["env"]["WORKSHOP_RESULTS"] for call in stub.log()} == {str(folder)}
+    assert {call["env"]["WORKSHOP_PYTHON_ENV"] for call in stub.log()} == {"system"}
+    parts = re.sub(r", \d+ s$", "", (folder / "parts.txt").read_text(), flags=re.M)
+    assert parts.splitlines() == [
+        *(f"{name}: done" for name in ("doctor", "ladder", "profile_02", "profile_06")),
+        "bench: FAILED with exit status 3, see bench.txt",
+        "scale: done",
+        "gpu: done, power and clocks are in gpu.csv",
+    ]
+    assert stub.complaint("polaris.pbs", **variables).startswith(f"{folder} exists")
 
 
-def test_every_stage_by_number_and_by_folder(tmp_path: Path) -> None:
-    site = Site(tmp_path, "apptainer")
+def test_every_stage_by_number_and_by_folder(stub: Site) -> None:
     for stage in {stage.folder: stage for stage in STAGES}.values():  # the last of a folder
         for name in (stage.number, stage.folder):
-            process = site.run("slurm.sbatch", name, RANKS="4")
-            assert process.returncode == 0, process.stderr
-            assert str(stage.script.relative_to(ROOT)) in process.stdout
-            assert ("--logdir" in site.commands()[-1]) == stage.profiles
+            output = stub.run("slurm.sbatch", name)
+            assert str(stage.script.relative_to(ROOT)) in output
+            assert ("--logdir" in stub.commands()[-1]) == stage.profiles
 
 
 # --- what people do wrong ---
@@ -561,55 +453,48 @@ def test_every_stage_by_number_and_by_folder(tmp_path: Path) -> None:
     ("words", "extra", "line"),
     [
         ([], {}, "name a stage first, 00 to 06 or all, not ''"),
-        (["7"], {}, "name a stage first, 00 to 06 or all, not '7'"),
         (["07"], {}, "no stage 07. The stages are 00 to 06"),
         (["02"], {"PROFILE": "1"}, "PROFILE=1 is for stages 04, 05 and 06"),
         (["02"], {"RANKS": "two"}, "RANKS=two: must be a number, the ranks on each node"),
         (["02"], {"CONTAINER": "/no/x.sif"}, "no image at /no/x.sif: build it (container/README"),
         (["02"], {"STUB_RANKS": "1"}, "4 ranks requested, Horovod saw 1"),
-        (["02"], {"STUB_EXIT": "3"}, "the training ended with exit status 3"),
+        (["02"], {"STUB_FAILS": "horovodrun"}, "the training ended with exit status 3"),
         (["02"], {"STUB_RANKS": ""}, "the training wrote no results"),
         (["all"], {"SLURM_JOB_NUM_NODES": "2"}, "all is for one node; name a stage"),
         (["all", "--stages", "02"], {}, "all takes --steps, --repeats and --batch-size, each"),
-        (["02"], {"SLURM_JOB_ACCOUNT": "change_me"}, "no project to charge: sbatch -A PROJECT"),
-        (["02"], {"SLURM_JOB_ID": "(unset)"}, "this is not a job: type sbatch"),
-        (["02"], {"PATH": "/usr/bin:/bin", "RANKS": "(unset)"}, "no GPU on this node"),
-        (["02"], {"PATH": "/usr/bin:/bin"}, "neither apptainer nor singularity is on PATH"),
-        (["06", "--steps", "5"], {"SLURM_JOB_NUM_NODES": "x"}, "x nodes: must be a number"),
-        (["02"], {"MNIST_NPZ": "/no/x.npz"}, "no data at /no/x.npz: type ./workshop data"),
+        (["02"], {"PATH": "/usr/bin:/bin"}, "no GPU on this node"),
+        (
+            ["02"],
+            {"PATH": "/usr/bin:/bin", "RANKS": "4"},
+            "neither apptainer nor singularity is on PATH",
+        ),
     ],
 )
-def test_one_clear_line(words: list[str], extra: dict, line: str, tmp_path: Path) -> None:
-    site = Site(tmp_path, "apptainer")
-    assert complaint(site.run("slurm.sbatch", *words, **{"RANKS": "4", **extra})).startswith(line)
-    results = site.repo / "results"
-    left = files_in(results) if results.exists() else set()
-    assert left == ({"02_tf_function-np4-1234567.json"} if "STUB_EXIT" in extra else set())
+def test_one_clear_line(words: list[str], extra: dict, line: str, stub: Site) -> None:
+    assert stub.complaint("slurm.sbatch", *words, **extra).startswith(line)
+    assert "STUB_FAILS" in extra or not list(stub.repo.glob("results/*"))
 
 
-@pytest.mark.parametrize("script", JOB_SCRIPTS)
+@pytest.mark.parametrize("script", ["slurm.sbatch", "polaris.pbs", "thetagpu.cobalt"])
 def test_each_script_knows_its_batch_system(script: str, tmp_path: Path) -> None:
-    site = Site(tmp_path, "apptainer", nodes=2)
+    site = Site(tmp_path, nodes=2)
     project = {"STUB_PROJECT": "CHANGE_ME", "COBALT_PROJECT": "CHANGE_ME"}
     project["SLURM_JOB_ACCOUNT"] = "change_me"
     command = "sbatch" if script == "slurm.sbatch" else "qsub"
-    assert f"{command} -A PROJECT" in complaint(site.run(script, "02", **project))
-    unset = dict.fromkeys(("SLURM_JOB_ID", "PBS_JOBID", "COBALT_JOBID"), "(unset)")
-    assert complaint(site.run(script, "02", **unset)).startswith(
-        "this is not a job: type " + command
-    )
+    assert f"{command} -A PROJECT" in site.complaint(script, "02", **project)
+    unset = {"SLURM_JOB_ID": "", "PBS_JOBID": "", "COBALT_JOBID": ""}
+    assert f"this is not a job: type {command}" in site.complaint(script, "02", **unset)
     if script == "polaris.pbs":
-        assert "one node only" in complaint(site.run(script, "02"))
+        assert "one node only" in site.complaint(script, "02")
     (site.repo / "submit" / "common.sh").unlink()
-    assert "is not the workshop: cd to its top folder" in complaint(site.run(script, "02"))
+    assert "is not the workshop: cd to its top folder" in site.complaint(script, "02")
 
 
-def test_missing_data_is_fetched_in_the_container(tmp_path: Path) -> None:
-    site = Site(tmp_path, "apptainer")
-    site.data.unlink()
-    assert complaint(site.run("polaris.pbs", "02")).startswith(f"no data at {site.data}")
-    fetch = ["env", "WORKSHOP_PYTHON_ENV=system", f"{site.repo}/workshop", "data"]
-    assert site.commands()[-1][-4:] == fetch and site.commands()[-1][0] == "apptainer"
+def test_missing_data_is_fetched_in_the_container(stub: Site) -> None:
+    stub.data.unlink()
+    assert stub.complaint("polaris.pbs", "02").startswith(f"no data at {stub.data}")
+    fetch = ["env", "WORKSHOP_PYTHON_ENV=system", f"{stub.repo}/workshop", "data"]
+    assert stub.commands()[-1][-4:] == fetch and stub.commands()[-1][0] == "apptainer"
 
 
 # --- one rank ---
@@ -663,10 +548,8 @@ def test_a_rank_stays_on_its_cores(node: Site) -> None:
 def test_a_command_in_place_of_a_number_is_not_executed(node: Site, tmp_path: Path) -> None:
     """Bash's arithmetic would: a[$(command)]."""
     value = f"a[$(touch {tmp_path}/executed)]"
-    job = Site(tmp_path / "job", "apptainer")
     for name in ("RANKS", "SLURM_JOB_NUM_NODES"):
-        variables = {"RANKS": "4", name: value}
-        assert "must be a number" in complaint(job.run("slurm.sbatch", "02", **variables))
+        assert "must be a number" in node.complaint("slurm.sbatch", "02", **{name: value})
     for name in LOCAL_RANK:
         assert "is not the number of a rank" in complaint(one_rank(node, **{name: value}))
     assert not (tmp_path / "executed").exists()
@@ -678,15 +561,15 @@ def test_a_command_in_place_of_a_number_is_not_executed(node: Site, tmp_path: Pa
 @needs_mpi
 def test_a_slow_cable_shows_in_the_report_and_a_cut_one_ends_the_job(site: SimpleNamespace) -> None:
     cluster = site.cluster
-    slow = cluster.slow("n2", "200mbit")
+    is_slow = cluster.slow("n2", "200mbit")
     words = ("-N", "2", "submit/slurm.sbatch", "02", "--steps", "1000", "--batch-size", "16")
-    job = site.submit(*ACCOUNT, *words, RANKS="1", TIMELINE="1")
+    job = submit(site, *words, RANKS="1", TIMELINE="1")
     timeline = site.folder / "results" / f"02_tf_function-np2-{job.number}.timeline.json"
     end = time.monotonic() + 120
     while not job.log.exists() or len(LOG_LINE.findall(job.log.read_text())) < 12:
         assert time.monotonic() < end, job.log.read_text()
         time.sleep(0.2)
-    if slow.returncode == 0:  # this kernel can slow a cable
+    if is_slow:
         from tfworkshop.report import horovod_timeline
 
         report = horovod_timeline.read(timeline)
@@ -695,7 +578,7 @@ def test_a_slow_cable_shows_in_the_report_and_a_cut_one_ends_the_job(site: Simpl
 
     cluster.cut("n2")
     cut = datetime.now().replace(microsecond=0)
-    info = wait_for(cluster, job.number, 90)
+    info = wait_for(cluster, job.number)
     assert info["JobState"] == "NODE_FAIL"
     assert datetime.fromisoformat(info["EndTime"]) - cut < timedelta(seconds=60)
     assert re.search(r"^srun: error: Node failure on n2$", job.log.read_text(), flags=re.M)

@@ -20,12 +20,7 @@ TEST = "test"  # and requirements-test.txt
 HOROVOD = "horovod"  # and Horovod, which requirements-test.txt can build
 STATUS = {NOTHING: 10, RUN: 11, TEST: 12, HOROVOD: 12}
 
-
-class Option(NamedTuple):
-    """What argparse's add_argument takes."""
-
-    names: tuple[str, ...]
-    settings: dict[str, Any]
+Option = tuple  # the names and the settings that argparse's add_argument takes
 
 
 class Command(NamedTuple):
@@ -48,14 +43,8 @@ def at_least_one(text: str) -> int:
     return int(text)
 
 
-def path_name(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("the name is empty")
-    return Path(text)
-
-
 def option(*names: str, **settings: Any) -> Option:
-    return Option(names, settings)
+    return names, settings
 
 
 def count(name: str, default: object, help: str, **settings: Any) -> Option:
@@ -67,14 +56,13 @@ def switch(name: str, help: str, **settings: Any) -> Option:
 
 
 def file(name: str, help: str, **settings: Any) -> Option:
-    return option(name, type=path_name, help=help, **{"metavar": "FILE", **settings})
+    return option(name, type=Path, help=help, **{"metavar": "FILE", **settings})
 
 
 def command(name: str, help: str, function: str, *options: Option, needs: str = RUN) -> Command:
     return Command(name, help, function, options, needs)
 
 
-STEPS = count("--steps", 100, "default 100")
 BATCH_SIZE = count("--batch-size", 64, "default 64")
 STAGE = {"metavar": "NN", "help": "01 to 06"}
 
@@ -148,7 +136,7 @@ COMMANDS = (
         option("--stage", default="06", metavar="NN", help="default 06"),
         count("--ranks", [1, 2], "default 1 2", nargs="+"),
         count("--repeats", 3, "alternating; default 3"),
-        STEPS,
+        count("--steps", 100, "default 100"),
         BATCH_SIZE,
         needs=HOROVOD,
     ),
@@ -204,19 +192,14 @@ COMMANDS = (
 NAMES = tuple(entry.name for entry in COMMANDS)
 
 
-def usage() -> str:
-    """The text of `./workshop --help`."""
-    lines = ["usage: ./workshop COMMAND [options]", ""]
-    lines += [f"  {entry.name:<10}{entry.help}" for entry in COMMANDS]
-    lines += ["", "./workshop COMMAND --help says more about one of them."]
-    return "\n".join(lines)
-
-
 def parse(argv: list[str]) -> tuple[Command, dict[str, Any]]:
     """The command and its options by name; exits for --help (status 0) and a mistake (2)."""
     name = argv[0] if argv else "help"
     if name in ("help", "-h", "--help"):
-        print(usage())
+        print("usage: ./workshop COMMAND [options]\n")
+        for entry in COMMANDS:
+            print(f"  {entry.name:<10}{entry.help}")
+        print("\n./workshop COMMAND --help says more about one of them.")
         sys.exit(0)
     if name not in NAMES:
         print(f"workshop: no command '{name}'. Type one of: {', '.join(NAMES)}.", file=sys.stderr)
@@ -249,8 +232,7 @@ def call(argv: list[str]) -> int:
     """Run a command, and return its exit status."""
     chosen, options = parse(argv)
     if needs_of(chosen, options) == HOROVOD:
-        horovod_build = importlib.import_module("tfworkshop.environment.horovod_build")
-        horovod_build.ensure_horovod()
+        importlib.import_module("tfworkshop.environment.horovod_build").ensure_horovod()
     module, function = chosen.function.split(":")
     run = getattr(importlib.import_module(f"tfworkshop.{module}"), function)
     status: int = run(**options)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from dataclasses import dataclass
 
 COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
 WIDTH = 100
-INDENT = 18  # where the text begins, after the status and the name
+INDENT = " " * 18  # the text begins after the status and the name
 
 
 @dataclass(frozen=True)
@@ -30,22 +31,26 @@ def fail(check: str, what: str, fix: str) -> Finding:
     return Finding(check, "fail", what, fix)
 
 
-def as_text(finding: Finding, colour: bool = False, width: int = WIDTH) -> str:
+def has_failure(findings: list[Finding]) -> bool:
+    return any(finding.status == "fail" for finding in findings)
+
+
+def as_text(finding: Finding, colour: bool = False) -> str:
     """The finding with its fix below, wrapped; commands and paths are never broken."""
-    head = f"{finding.status:<6}{finding.check:<12}"
-    text = _wrap(finding.what, width, first=head, rest=" " * INDENT)
+    text = _wrap(finding.what, f"{finding.status:<6}{finding.check:<12}", INDENT)
     if colour:
         escaped = f"\x1b[{COLOURS[finding.status]}m{finding.status}\x1b[0m"
-        text = escaped + text[len(finding.status) :]
+        text = escaped + text.removeprefix(finding.status)
     if finding.fix:
-        text += "\n" + _wrap(finding.fix, width, f"{'':<{INDENT}}-> ", f"{'':<{INDENT}}   ")
+        text += "\n" + _wrap(finding.fix, f"{INDENT}-> ", f"{INDENT}   ")
     return text
 
 
-def _wrap(text: str, width: int, first: str, rest: str) -> str:
+def _wrap(text: str, first: str, rest: str) -> str:
+    columns = shutil.get_terminal_size((WIDTH, 24)).columns
     return textwrap.fill(
         text,
-        max(width, INDENT + 33),
+        min(WIDTH, columns),
         initial_indent=first,
         subsequent_indent=rest,
         break_long_words=False,

@@ -1,41 +1,99 @@
-"""Checks that need no TensorFlow, and facts about the hardware."""
+"""Checks that need no TensorFlow, and facts about this machine."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import re
 import shutil
 import socket
+import sys
 import tempfile
-import threading
-import urllib.parse
 import urllib.request
+from importlib import metadata
 from pathlib import Path
 
-from tfworkshop import processes
-from tfworkshop.doctor.environment import installed
 from tfworkshop.doctor.finding import Finding, fail, ok, warn
-from tfworkshop.machine import in_container
-from tfworkshop.problem import Problem
+from tfworkshop.machine import in_container, pinned_version
 from tfworkshop.stages import ROOT
 
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
-PCI_DEVICES = Path("/sys/bus/pci/devices")
 CPU_INFO = Path("/proc/cpuinfo")
-DOCKER = Path("/.dockerenv")
 OUTSIDE = "storage.googleapis.com"  # where ./workshop data looks first
-CONNECT_S = 2.0
+CONNECT_S = 5.0
 GB = 1e9
+# Packages that must be there; of some, the release (the first two numbers) must be the pinned one.
+ANY_RELEASE = ("line_profiler", "matplotlib", "msgspec", "numpy", "rich")
+PINNED_RELEASE = ("keras", "protobuf", "tensorboard", "tensorboard-plugin-profile", "tensorflow")
+
+
+# --- the Python environment ---
+
+
+def venv_folder() -> Path:
+    return Path(os.environ.get("WORKSHOP_VENV") or ROOT / ".venv").absolute()
+
+
+def in_own_venv() -> bool:
+    """Whether this is the environment that ./workshop has set up."""
+    return Path(sys.prefix).resolve() == venv_folder().resolve()
+
+
+def repair() -> str:
+    """What to type for a new environment."""
+    if in_own_venv():
+        return f"rm -r {sys.prefix} && ./workshop setup"
+    if in_container():
+        return "build the image again (container/README.md)"
+    return f"{sys.executable} -m pip install -r {ROOT / 'requirements.txt'}"
+
+
+def installed(name: str) -> str | None:
+    """The version of a package; TensorFlow comes in two."""
+    names = ("tensorflow", "tensorflow-cpu") if name == "tensorflow" else (name,)
+    for package in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(package)
+    return None
+
+
+def check_environment() -> Finding:
+    if installed("tensorflow"):
+        whose = "set up by ./workshop" if in_own_venv() else "not set up by ./workshop"
+        return ok("environment", f"{sys.prefix}, {whose}")
+    what = f"no TensorFlow at {venv_folder()}, so it was not checked"
+    return fail("environment", what, "./workshop setup (needs a network; takes about a minute)")
+
+
+def check_python() -> Finding:
+    """Any will do: where TensorFlow has no package for it, uv fetches another."""
+    return ok("python", f"{platform.python_version()}, {sys.executable}")
+
+
+def check_packages() -> Finding:
+    """A Python that ./workshop did not set up, as a container's, need not have every pin."""
+    missing = [name for name in ANY_RELEASE + PINNED_RELEASE if not installed(name)]
+    if missing:
+        return fail("packages", f"missing: {', '.join(missing)}", repair())
+    different = []
+    for name in PINNED_RELEASE:
+        version = str(installed(name))
+        pin = pinned_version(name)
+        if version.split(".")[:2] != pin.split(".")[:2]:
+            different.append(f"{name} is {version}, not {pin}")
+    if different:
+        return warn("packages", ", ".join(different), repair())
+    return ok("packages", f"TensorFlow {installed('tensorflow')}; all fit requirements.txt")
+
+
+# --- container, data, folders, network ---
 
 
 def check_container() -> Finding:
     if in_container():
-        name = os.environ.get("APPTAINER_NAME") or os.environ.get("SINGULARITY_NAME") or ""
-        return ok("container", f"in an Apptainer container {name}".rstrip())
-    if DOCKER.exists():
-        return ok("container", f"Docker, or made from a Docker image ({DOCKER} exists)")
+        return ok("container", "in an Apptainer or Singularity container")
     return ok("container", "none: this is the machine itself")
 
 
@@ -51,10 +109,9 @@ def check_mnist() -> Finding:
         return ok("mnist", f"{path} exists; it was not verified: that needs the environment")
     from tfworkshop import data
 
-    try:
-        kind = data.verify(path)
-    except Problem as problem:
-        return fail("mnist", str(problem).partition("; type: ")[0], fix)
+    kind, problem = data.look(path)
+    if problem:
+        return fail("mnist", f"{path}: {problem}", fix)
     if kind == "synthetic":
         return warn("mnist", f"{path} is a synthetic stand-in, not MNIST", fix)
     return ok("mnist", f"{path}, every byte of its images and labels verified")
@@ -64,68 +121,34 @@ def check_folders() -> Finding:
     """Where results and profiles go must be writable and have free space."""
     results = Path(os.environ.get("WORKSHOP_RESULTS") or ROOT / "results").absolute()
     fix = "WORKSHOP_RESULTS=$HOME/results ./workshop run (any folder that you can write to)"
-    for folder in (results, results / "logs"):
-        try:
-            # The doctor creates nothing: try the folder that it would be created in.
-            existing = next(place for place in (folder, *folder.parents) if place.exists())
-            with tempfile.TemporaryFile(dir=existing):
-                pass
-        except OSError as error:
-            return fail("folders", f"cannot write to {folder} ({error.strerror})", fix)
+    try:
+        # The doctor creates nothing: try the folder that it would be created in.
+        existing = next(folder for folder in (results, *results.parents) if folder.exists())
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        return fail("folders", f"cannot write to {results} ({error.strerror})", fix)
     free = shutil.disk_usage(existing).free
     what = f"{results} is writable, {free / GB:.1f} GB free"
-    if free < 0.1 * GB:
-        return fail("folders", what, f"free some space, or use another disk: {fix}")
     if free < GB:
         return warn("folders", what, f"free some space, or use another disk: {fix}")
     return ok("folders", what)
 
 
-def check_compiler() -> Finding:
-    """What Horovod would be built with; nothing else needs a compiler."""
-    compiler = os.environ.get("CXX") or "g++"
-    missing = [tool for tool in (compiler, "make") if not shutil.which(tool)]
-    if missing:
-        what = f"not found: {' and '.join(missing)}; only Horovod (many ranks) needs it"
-        return warn("compiler", what, "sudo apt install build-essential")
-    return ok("compiler", f"{shutil.which(compiler)}, which Horovod can be built with")
-
-
-# --- the network ---
-
-
 def check_network(needed: bool) -> Finding:
     """A way to the internet matters only while something has to be fetched."""
-    check = "network"
-    proxy = urllib.request.getproxies().get("https")
-    elsewhere = "fetch on a login node: ./workshop setup && ./workshop data"
-    if proxy:
-        address = re.search(r"([\w.-]+):(\d+)/?$", proxy)
-        if address and _answers(address[1], int(address[2])):
-            return ok(check, f"through the proxy {proxy}, which answers")
-        fix = f"export https_proxy=http://HOST:PORT (or unset it, or {elsewhere})"
-        return warn(check, f"the proxy {proxy} (https_proxy) does not answer", fix)
-    if _answers(OUTSIDE, 443):
-        return ok(check, f"a direct route to {OUTSIDE}")
-    what = f"no route to {OUTSIDE}, no https_proxy"
     if not needed:
-        return ok(check, f"{what}; nothing is left to fetch")
-    return warn(check, what, f"export https_proxy=http://HOST:PORT (your site's), or {elsewhere}")
-
-
-def _answers(host: str, port: int) -> bool:
-    """Whether something listens there. A thread, because a name server may take minutes."""
-    connected = threading.Event()
-
-    def connect() -> None:
-        with contextlib.suppress(OSError):
-            socket.create_connection((host, port), timeout=CONNECT_S).close()
-            connected.set()
-
-    thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
-    thread.join(CONNECT_S + 1)
-    return connected.is_set()
+        return ok("network", "not tried: nothing is left to fetch")
+    proxy = urllib.request.getproxies().get("https", "")
+    address = re.search(r"([\w.-]+):(\d+)/?$", proxy)
+    host, port = (address[1], int(address[2])) if address else (OUTSIDE, 443)
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_S).close()
+    except OSError:
+        fix = "export https_proxy=http://HOST:PORT (your site's), or fetch on a login node:"
+        fix += " ./workshop setup && ./workshop data"
+        return warn("network", f"no answer from {host}:{port}; https_proxy='{proxy}'", fix)
+    return ok("network", f"{host}:{port} answers")
 
 
 # --- the hardware and its driver ---
@@ -139,37 +162,15 @@ def driver_version() -> str | None:
 
 def counters_restricted() -> bool:
     """Whether the driver lets only administrators read the GPU's performance counters."""
-    return re.search(r"^RmProfilingAdminOnly: *1", _read(DRIVER_PARAMETERS), re.M) is not None
+    return "RmProfilingAdminOnly: 1" in _read(DRIVER_PARAMETERS)
 
 
-def has_nvidia_card() -> bool:
-    """An NVIDIA display or compute card, with or without its driver."""
-    return any(
-        _read(device / "vendor").strip() == "0x10de" and _read(device / "class").startswith("0x03")
-        for device in PCI_DEVICES.glob("*")
-    )
-
-
-def cpu_flags() -> set[str]:
-    flags = re.search(r"^(?:flags|Features)\s*: (.*)$", _read(CPU_INFO), re.M)
-    return set(flags[1].split()) if flags else set()
+def advertises_amx() -> bool:
+    return "amx_bf16" in _read(CPU_INFO)
 
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(errors="replace")
+        return path.read_text()
     except OSError:
         return ""
-
-
-def find_foreign_ptxas(cuda: str) -> str | None:
-    """A ptxas of another CUDA on PATH, which XLA prefers to the one that comes with TensorFlow."""
-    program = shutil.which("ptxas")
-    if not program:
-        return None
-    answer = processes.run([program, "--version"], timeout=10)
-    release = re.search(r"release (\d+)\.(\d+)", answer.stdout)
-    if release and release[1] == cuda.split(".")[0]:
-        return None
-    version = f"{release[1]}.{release[2]}" if release else "unknown"
-    return f"{program} of CUDA {version} instead of TensorFlow's own, of CUDA {cuda}"

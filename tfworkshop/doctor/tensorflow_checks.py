@@ -5,7 +5,6 @@ python -m tfworkshop.doctor.tensorflow_checks NAME ...: each finding as a line o
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import dataclasses
 import functools
@@ -20,15 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from tfworkshop.doctor import system
-from tfworkshop.doctor.environment import in_own_venv, installed, repair
 from tfworkshop.doctor.finding import Finding, fail, ok, warn
-from tfworkshop.doctor.separate_process import ask_for_counters
+from tfworkshop.doctor.system import installed, repair
 from tfworkshop.machine import has_nvidia_gpu, in_container
 from tfworkshop.problem import describe
 from tfworkshop.stages import ROOT
 
 # How many processes the launcher has started; the stages look at the same variables.
 LAUNCHERS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+ASK_FOR_COUNTERS = (
+    "ask the administrator for `options nvidia NVreg_RestrictProfilingToAdminUsers=0`"
+    " in a file in /etc/modprobe.d, and a reboot"
+)
 
 
 def check_tensorflow() -> Finding:
@@ -63,25 +65,20 @@ def check_gpu() -> Finding:
     if names:
         driver = system.driver_version()
         return ok("gpu", f"{len(gpus())} x {' and '.join(names)}, driver {driver}")
-    return explain_no_gpu(tf.test.is_built_with_cuda(), can_load("libcuda.so.1"), read_log())
+    return explain_no_gpu(tf.test.is_built_with_cuda(), has_libcuda(), read_log())
 
 
 def explain_no_gpu(built_with_cuda: bool, has_libcuda: bool, log: str) -> Finding:
     """The first reason that applies."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if not has_nvidia_gpu():
-        if not system.has_nvidia_card():
-            return ok("gpu", "no NVIDIA GPU here: the stages run on the CPU")
-        what = "there is an NVIDIA GPU, but its driver is not loaded: the stages run on the CPU"
-        return warn("gpu", what, "install the NVIDIA driver, then ./workshop setup")
+        return ok("gpu", "no NVIDIA GPU, or no driver for it: the stages run on the CPU")
     if visible in ("", "-1", "NoDevFiles"):
         what = f"CUDA_VISIBLE_DEVICES='{visible}' hides the GPU: the stages would run on the CPU"
         return fail("gpu", what, "unset CUDA_VISIBLE_DEVICES")
     if not built_with_cuda:
-        fix = "./workshop setup" if in_own_venv() else repair()
-        if os.environ.get("WORKSHOP_TENSORFLOW"):
-            fix = f"unset WORKSHOP_TENSORFLOW; {fix}"
-        return fail("gpu", "TensorFlow is built for the CPU, but this machine has a GPU", fix)
+        what = "TensorFlow is built for the CPU, but this machine has a GPU"
+        return fail("gpu", what, f"unset WORKSHOP_TENSORFLOW; {repair()}")
     if in_container() and not has_libcuda:
         what = "the driver is not in the container (no libcuda.so.1): started without --nv"
         return fail("gpu", what, "apptainer exec --nv IMAGE ... (or singularity exec --nv)")
@@ -92,12 +89,12 @@ def explain_no_gpu(built_with_cuda: bool, has_libcuda: bool, log: str) -> Findin
     return fail("gpu", what, fix)
 
 
-def can_load(*libraries: str) -> bool:
-    for library in libraries:
-        with contextlib.suppress(OSError):
-            ctypes.CDLL(library)
-            return True
-    return False
+def has_libcuda() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def read_log() -> str:
@@ -109,33 +106,17 @@ def read_log() -> str:
 
 
 def check_xla() -> Finding:
-    """Compile and run a product and a sum, and check the result."""
+    """Compile and run a small function."""
     import tensorflow as tf
 
     @tf.function(jit_compile=True)
     def total(x: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(tf.nn.relu(x @ x))
 
-    foreign_ptxas = None
-    if gpus():
-        foreign_ptxas = system.find_foreign_ptxas(tf.sysconfig.get_build_info()["cuda_version"])
-    fix = repair()
-    if foreign_ptxas:
-        fix = "take the folder of that ptxas from PATH (module unload cuda)"
     started = time.perf_counter()
-    try:
-        value = float(total(tf.ones((16, 16))))
-    except tf.errors.OpError as error:
-        compiler = foreign_ptxas or "its own ptxas"
-        what = f"a small function did not compile with {compiler}: {describe(error)}"
-        return fail("xla", what, fix)
+    total(tf.ones((16, 16))).numpy()
     seconds = time.perf_counter() - started
-    if value != 16**3:
-        return fail("xla", f"it computed {value}, not {16**3}", fix)
-    what = f"compiles a small function correctly, in {seconds:.1f} s"
-    if foreign_ptxas:
-        return warn("xla", f"{what}, but with {foreign_ptxas}: it may not support this GPU", fix)
-    return ok("xla", what)
+    return ok("xla", f"compiles a small function in {seconds:.1f} s")
 
 
 def check_precision() -> Finding:
@@ -171,9 +152,8 @@ def time_convolution(dtype: str) -> float:
 
     images = tf.cast(tf.random.normal((64, 26, 26, 32)), dtype)
     kernel = tf.cast(tf.random.normal((3, 3, 32, 64)), dtype)
-    times: list[float] = []
-    end = time.perf_counter() + 0.4
-    while len(times) < 2 or (len(times) < 10 and time.perf_counter() < end):
+    times = []
+    for _ in range(6):
         started = time.perf_counter()
         for gradient in gradients(images, kernel):
             gradient.numpy()
@@ -185,7 +165,6 @@ def check_amx() -> Finding:
     """A bfloat16 product, which oneDNN computes with AMX if that is allowed."""
     import tensorflow as tf
 
-    sys.stdin.read()  # until the finding is wanted: the other process is measuring
     a = tf.cast(tf.random.normal((512, 512)), tf.bfloat16)
     tf.matmul(a, a).numpy()
     what = f"works, a convolution's step in {time_convolution('bfloat16'):.1f} ms"
@@ -210,25 +189,19 @@ def check_profiler() -> Finding:
         return ok("profiler", "records a step, on the CPU")
     if has_gpu_events:
         return ok("profiler", "records a step, with its GPU events")
-    # Where tensorflow[and-cuda] has its CUPTI, which is not on the loader's path.
-    packaged = [
-        file for path in sys.path for file in Path(path).glob("nvidia/cuda_cupti/lib/*.so*")
-    ]
-    cupti = ["libcupti.so", "libcupti.so.12", "libcupti.so.13", *map(str, packaged)]
-    return explain_no_gpu_events(can_load(*cupti), read_log())
+    return explain_no_gpu_events(read_log())
 
 
-def explain_no_gpu_events(has_cupti: bool, log: str) -> Finding:
+def explain_no_gpu_events(log: str) -> Finding:
     what = "the recorded step has no GPU events"
-    if not has_cupti:
-        fix = "export LD_LIBRARY_PATH=/usr/local/cuda/extras/CUPTI/lib64:$LD_LIBRARY_PATH"
-        return warn("profiler", f"{what}: libcupti is not found", fix)
     if system.counters_restricted():
         what += ": the driver keeps the GPU's counters for administrators (RmProfilingAdminOnly: 1)"
         what += ". A program that records a profile may even crash with SIGSEGV"
-        return warn("profiler", what, ask_for_counters())
-    reasons = re.findall(r"CUPTI_ERROR_\w+", log) or ["no reason given"]
-    return warn("profiler", f"{what} ({reasons[-1]})", "try another node")
+        return warn("profiler", what, ASK_FOR_COUNTERS)
+    reasons = re.findall(r"CUPTI_ERROR_\w+|libcupti\S*", log) or ["no reason in the log"]
+    fix = "try another node; or, where libcupti is not found:"
+    fix += " export LD_LIBRARY_PATH=/usr/local/cuda/extras/CUPTI/lib64:$LD_LIBRARY_PATH"
+    return warn("profiler", f"{what} ({reasons[-1]})", fix)
 
 
 def check_plugin() -> Finding:
@@ -237,19 +210,14 @@ def check_plugin() -> Finding:
 
     (profile,) = (ROOT / "04_tf_profiler" / "sample").rglob("*.xplane.pb")
     raw_to_tool_data.xspace_to_tool_data([str(profile)], "overview_page^", {})
-    version, protobuf = installed("tensorboard-plugin-profile"), installed("protobuf")
-    return ok(
-        "plugin", f"tensorboard-plugin-profile {version} (protobuf {protobuf}) reads a profile"
-    )
+    version = installed("tensorboard-plugin-profile")
+    return ok("plugin", f"tensorboard-plugin-profile {version} reads a profile")
 
 
 # --- many processes ---
 
 
 def check_horovod() -> Finding:
-    if "HOROVOD_SIZE" in os.environ and "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in os.environ:
-        what = "HOROVOD_SIZE is set, but not by horovodrun: Horovod waits for ranks that never come"
-        return fail("horovod", what, "unset HOROVOD_SIZE")
     if not installed("horovod"):
         return judge_horovod(None, [], 0, len(gpus()))
     import horovod.tensorflow as hvd
@@ -262,32 +230,26 @@ def check_horovod() -> Finding:
 
 def judge_horovod(version: str | None, built: list[str], size: int, gpus: int) -> Finding:
     """Whether it sees as many ranks as a launcher has started, and serves all GPUs."""
-    check = "horovod"
-    launcher = max(LAUNCHERS, key=processes_by)
-    started = processes_by(launcher)
+    sizes = {name: int(os.environ.get(name, 1)) for name in LAUNCHERS}
+    launcher, started = max(sizes.items(), key=lambda item: item[1])
     setup = "./workshop setup --horovod"
     if not version and started > 1:
         what = f"not installed, and {launcher}={started}: every process would train alone"
-        return fail(check, what, setup)
+        return fail("horovod", what, setup)
     if not version and gpus > 1:
-        return warn(check, "not installed: the stages use only one of the GPUs", setup)
+        return warn("horovod", "not installed: the stages use only one of the GPUs", setup)
     if not version:
-        return ok(check, f"not installed; for many ranks: {setup}")
+        return ok("horovod", f"not installed; for many ranks: {setup}")
     what = f"{version} for TensorFlow, with {', '.join(built)}; {size} of {started} rank(s) seen"
     if size < started:
         fix = f"horovodrun -np {started} python train_MNIST.py"
         if "MPI" not in built:
             fix += " (this Horovod is built without MPI, so mpiexec and srun cannot join its ranks)"
-        return fail(check, f"{what}, {launcher}={started}", fix)
+        return fail("horovod", f"{what}, {launcher}={started}", fix)
     if gpus > 1 and "NCCL" not in built:
         fix = f"{setup} where nvcc and nccl.h are, or the container"
-        return warn(check, f"{what}; without NCCL the GPUs exchange through the host", fix)
-    return ok(check, what)
-
-
-def processes_by(launcher: str) -> int:
-    value = os.environ.get(launcher, "")
-    return int(value) if value.isdecimal() else 1
+        return warn("horovod", f"{what}; without NCCL the GPUs exchange through the host", fix)
+    return ok("horovod", what)
 
 
 def run_check(name: str) -> Finding:
@@ -295,7 +257,11 @@ def run_check(name: str) -> Finding:
     try:
         return check()
     except Exception as error:  # whatever it is, it is what the doctor looks for
-        return fail(name, f"{type(error).__name__}: {describe(error)[:200]}", repair())
+        reason = describe(error)
+        fix = repair()
+        if "ptxas" in reason:
+            fix = "take the ptxas of another CUDA from PATH (module unload cuda)"
+        return fail(name, f"{type(error).__name__}: {reason[:200]}", fix)
 
 
 def main(names: list[str]) -> None:

@@ -6,7 +6,6 @@ that the result depends on.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import importlib.util
 import os
@@ -20,7 +19,6 @@ import tarfile
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 from tfworkshop import processes
@@ -49,7 +47,6 @@ PATCHES = (  # file, what stands in it once, what takes its place
 )
 BUILD = f"{HOROVOD_VERSION}-{zlib.crc32(repr(PATCHES).encode()):08x}"  # identifies the source
 INCLUDES = "-include stdexcept -include cstdint"  # g++ 13 and later no longer imply these
-GXX = (11, 15)  # tried: 14, patched as here, and 12, unpatched; the others probably work
 STAMP = "horovod.txt"  # in the environment: which build it has
 WITHOUT = "WORKSHOP_HOROVOD=0 ./workshop test runs without Horovod."
 PROGRESS_EVERY_S = 15.0
@@ -105,29 +102,18 @@ def wheel_key(tensorflow: str, settings: dict[str, str]) -> str:
 # --- the compiler ---
 
 
-def compiler() -> str:
-    return os.environ.get("CXX") or "g++"
-
-
 def check_compiler() -> None:
     if with_mpi() and not shutil.which("mpicxx"):
         raise Problem(
             "HOROVOD_WITH_MPI=1, and mpicxx is missing. Type: sudo apt install libopenmpi-dev "
             "openmpi-bin (on a cluster: load the module of its MPI), or unset the variable."
         )
-    missing = [tool for tool in (compiler(), "make") if not shutil.which(tool)]
+    missing = [tool for tool in (os.environ.get("CXX") or "g++", "make") if not shutil.which(tool)]
     if missing:
         raise Problem(
             f"Horovod is compiled here. Missing: {', '.join(missing)}. Type: sudo apt install "
             f"build-essential (on a cluster: module load gcc). {WITHOUT}"
         )
-
-
-def compiler_version() -> int | None:
-    """The first number of g++'s version; None for another compiler."""
-    answer = processes.run([compiler(), "--version"]).stdout
-    version = re.match(r"\S*g\+\+\S* \(.*?\) (\d+)\.", answer)
-    return int(version[1]) if version else None
 
 
 # --- building ---
@@ -200,27 +186,6 @@ def build_wheel(target: Path, settings: dict[str, str]) -> None:
 # --- installing ---
 
 
-def check_import() -> None:
-    """In a process of its own: Horovod loads TensorFlow."""
-    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, "-I", "-c", "import horovod.tensorflow"]
-    attempt = processes.run(command, env=env)
-    if attempt.status != 0:
-        raise Problem(f"Horovod is installed but does not load: {attempt.reason}. {WITHOUT}")
-
-
-@contextlib.contextmanager
-def lock(file: Path) -> Iterator[None]:
-    """One build at a time; a second ./workshop waits for the first."""
-    with file.open("a") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("Another ./workshop is compiling Horovod: waiting for it.")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
 def ensure_horovod() -> None:
     """Horovod in this environment, which holds the test layer; built if it has to be."""
     folder = Path(sys.prefix)
@@ -233,7 +198,12 @@ def ensure_horovod() -> None:
     settings = build_settings(tensorflow)
     key = wheel_key(tensorflow, settings)
     stamp = folder / STAMP
-    with lock(folder / f"{STAMP}.lock"):
+    with (folder / f"{STAMP}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("Another ./workshop is compiling Horovod: waiting for it.")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if stamp.exists() and stamp.read_text() in (key, f"{key}-mpi"):
             return
         target = cache_folder() / "wheels" / key
@@ -245,5 +215,7 @@ def ensure_horovod() -> None:
         wheels = [str(wheel) for wheel in target.glob("*.whl")]
         install = ["install", "--no-deps", "--no-index", "--force-reinstall", *wheels]
         run_pip(install, folder / "horovod.log", "Horovod cannot be installed", dict(os.environ))
-        check_import()
+        attempt = processes.run([sys.executable, "-I", "-c", "import horovod.tensorflow"])
+        if attempt.status != 0:
+            raise Problem(f"Horovod is installed but does not load: {attempt.reason}. {WITHOUT}")
         stamp.write_text(key)

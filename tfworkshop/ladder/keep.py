@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 import sys
 from pathlib import Path
@@ -15,11 +14,6 @@ from tfworkshop.results import Bench, Ladder, Scale
 from tfworkshop.stages import ROOT, STAGES, choose
 
 PROFILED = ("04", "05")  # the pages after these rest on their profiles
-SAMPLED = {  # columns of gpu.csv, and what the pages call them
-    "power.draw": "power (W)",
-    "clocks.sm": "SM clock (MHz)",
-    "temperature.gpu": "temperature (C)",
-}
 
 
 def keep_runs(folder: Path, measured: Path) -> list[Path]:
@@ -35,8 +29,6 @@ def keep_runs(folder: Path, measured: Path) -> list[Path]:
         records[path.name] = read_record(path, Scale)
     for number in PROFILED:
         records[f"profile_{number}.json"] = summarize_profile(folder, number)
-    if (folder / "gpu.csv").exists():
-        records["gpu.json"] = gpu_samples(folder / "gpu.csv")
     workshop("xray", "--json", str((folder / "xray.json").absolute()))
 
     kept = measured / folder_name(ladder)
@@ -71,18 +63,6 @@ def folder_name(ladder: Ladder) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def gpu_samples(path: Path) -> dict[str, tuple[float, float]]:
-    """The least and the most of what nvidia-smi reported during a batch job."""
-    with path.open(newline="") as file:
-        lines = list(csv.DictReader(file, skipinitialspace=True))
-    samples = {}
-    for column, name in SAMPLED.items():
-        values = [float(line[column]) for line in lines if line[column] != "[N/A]"]
-        if values:
-            samples[name] = (min(values), max(values))
-    return samples
-
-
 def workshop(*words: str) -> None:
     """Another command, in a process of its own: TensorFlow is loaded there, and not here."""
     finished = processes.run([sys.executable, "-m", "tfworkshop", *words], cwd=ROOT)
@@ -96,7 +76,6 @@ def summarize_profile(folder: Path, number: str) -> dict[str, float]:
     file = folder / f"report_{number}.json"
     workshop("report", str(logs.absolute()), "--json", str(file.absolute()))
     report = read_record(file, dict[str, Any])
-    steps = report["steps"]
     operations = [operation for operation in report["operations"] if operation["mode"] != "tf.data"]
     total_ms = sum(operation["self_ms"] for operation in operations)
 
@@ -106,10 +85,8 @@ def summarize_profile(folder: Path, number: str) -> dict[str, float]:
 
     adam = sum(operation["count"] for operation in operations if "adam" in operation["name"])
     return {
-        "step_ms": round(steps["average_ms"], 2),
-        "input": round(steps["split"]["input"] / steps["average_ms"], 4),
         "convolutions": share("Conv2D"),
         "products": share("MatMul"),
         "random": share("Random"),
-        "adam": adam / steps["count"],
+        "adam": adam / report["steps"]["count"],
     }

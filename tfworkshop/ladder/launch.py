@@ -40,10 +40,9 @@ class Job:
 def check_size(batch_size: int, ranks: int) -> None:
     """Refuse what cannot work before anything is started."""
     if batch_size * ranks > TRAINING_IMAGES:
-        asked = f"--batch-size {batch_size}"
-        if ranks > 1:
-            asked += f" on {ranks} ranks"
-        raise Problem(f"{asked} is more than the {TRAINING_IMAGES} images")
+        raise Problem(
+            f"--batch-size {batch_size} on {ranks} rank(s) is more than {TRAINING_IMAGES} images"
+        )
     if ranks > cores() and not has_nvidia_gpu():
         raise Problem(f"{ranks} ranks on {cores()} core(s): use {cores()} at most")
     if ranks > 1:

@@ -125,18 +125,13 @@ def device_section(folder: Path) -> str:
     name = "a CPU" if row.on_cpu else row.device
     parts = [f"### {table.hardware(ladder)}", f"**These are figures of {name}.**"]
     parts.append(table.markdown(ladder).rstrip())
-    if (folder / "gpu.json").exists():
-        samples = read_record(folder / "gpu.json", dict[str, tuple[float, float]])
-        ranges = [f"{what} {low:,.0f} to {high:,.0f}" for what, (low, high) in samples.items()]
-        parts.append(f"From nvidia-smi, while it ran: {', '.join(ranges)}.")
     for path in sorted(folder.glob("bench_*.json")):
         comparison = read_record(path, Bench)
         parts.append(f"06 against `model.fit`, batch {comparison.batch_size}:")
         parts.append(bench.markdown(comparison))
     for path in sorted(folder.glob("scale_*.json")):
         scaling = read_record(path, Scale)
-        batch = f"batch {scaling.batch_size} on every rank"
-        parts.append(f"{scaling.stage} on more ranks, {batch}:")
+        parts.append(f"{scaling.stage} on more ranks, batch {scaling.batch_size} on every rank:")
         parts.append(scale.markdown(scaling))
     return "\n\n".join(parts) + "\n"
 
@@ -175,7 +170,7 @@ def fill(text: str) -> str:
 
 
 def speed_line(stage: Stage) -> str:
-    """The line of a script's docstring, with the CPU's name where there is room for it."""
+    """The line of a script's docstring."""
     ladder = read_ladder(quoted_folder())
     rows = {row.stage: row for row in ladder.rows}
     row = rows[stage.name]
@@ -183,10 +178,7 @@ def speed_line(stage: Stage) -> str:
     if stage != STAGES[0]:
         speed += f", {factor(row, rows[STAGES[0].name])} stage 00"
     run = f"batch {row.batch_size}, {ladder.steps} steps"
-    line = f"Speed: {speed} ({table.hardware(ladder)}, {run}); A100s: README.md."
-    if len(line) <= 100:
-        return line
-    return f"Speed: {speed} ({row.device}, {run}); A100s: README.md."
+    return f"Speed: {speed} ({table.hardware(ladder)}, {run}); A100s: README.md."
 
 
 def with_speed(stage: Stage) -> str:

@@ -17,7 +17,6 @@ from tfworkshop.files import display_path, measuring, results_folder
 from tfworkshop.ladder import ceiling, launch, table
 from tfworkshop.ladder.launch import Job, StageFailed
 from tfworkshop.machine import cores, cpu_model
-from tfworkshop.problem import UsageProblem
 from tfworkshop.results import Failure, Ladder, Row
 from tfworkshop.stages import ROOT, choose
 
@@ -26,10 +25,7 @@ START_COST = 200  # importing TensorFlow and evaluating, in steps of the fastest
 
 
 def run(stages: list[str], steps: int, batch_size: int, ranks: int, repeats: int) -> int:
-    names = [name for text in stages for name in text.split(",") if name]
-    if stages and not names:
-        raise UsageProblem("--stages names no stage: for instance --stages 00 02")
-    chosen = choose(names)
+    chosen = choose(stages)
     launch.check_size(batch_size, ranks)
     threads = cores() // ranks if ranks > 1 else None
     jobs = [Job(stage, steps, batch_size, ranks, threads) for stage in chosen]

@@ -6,10 +6,8 @@ import contextlib
 import subprocess
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from tfworkshop import data, processes, terminal
-from tfworkshop.files import display_path, measuring, results_folder, save, save_record
+from tfworkshop.files import display_path, measuring, results_folder, save_record
 from tfworkshop.ladder import compare, launch
 from tfworkshop.ladder.launch import Job
 from tfworkshop.machine import cores, has_nvidia_gpu
@@ -25,16 +23,11 @@ def run(stage: str, ranks: list[int], repeats: int, steps: int, batch_size: int)
     launch.check_size(batch_size, max(ranks))
     with measuring(results_folder()):
         scale = measure(chosen, ranks, repeats, steps, batch_size)
-    name = f"scale_{chosen.number}_{batch_size}"
-    if choose([chosen.number])[-1] != chosen:
-        name = f"scale_{chosen.name}_{batch_size}"
-    path = results_folder() / f"{name}.json"
-    chart = path.with_suffix(".png")
+    path = results_folder() / f"scale_{stage}_{batch_size}.json"
     save_record(path, scale)
-    draw(scale, chart)
     console = terminal.console()
     print_table(console, HEADER, cells(scale))
-    console.print(f"{verdict(scale)}\nwrote {display_path(path)}\nwrote {display_path(chart)}")
+    console.print(f"{verdict(scale)}\nwrote {display_path(path)}")
     return 0
 
 
@@ -104,14 +97,10 @@ def train_independently(job: Job, count: int, folder: Path) -> float:
     return sum(compare.speed_of(read_results(file)) for file in files)
 
 
-def comparable(points: list[ScalePoint]) -> list[ScalePoint]:
-    """Without the references, which have other threads or no exchange."""
-    return [p for p in points if p.exchange and p.threads == points[-1].threads]
-
-
 def cells(scale: Scale) -> list[list[str]]:
     """The columns of HEADER; efficiency is against the fewest ranks with as many threads."""
-    same_kind = comparable(scale.points)
+    threads = scale.points[-1].threads
+    same_kind = [point for point in scale.points if point.exchange and point.threads == threads]
     first = same_kind[0]
     table = []
     for point in scale.points:
@@ -140,31 +129,3 @@ def verdict(scale: Scale) -> str:
 
 def markdown(scale: Scale) -> str:
     return as_markdown(HEADER, cells(scale))
-
-
-def draw(scale: Scale, path: Path) -> None:
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    same_kind = comparable(scale.points)
-    first = same_kind[0]
-    ranks = [point.ranks for point in same_kind]
-    ideal = [first.speed / first.ranks * n for n in ranks]
-    ideal_label = "ideal: every rank as fast as the first"
-    axes.plot(ranks, ideal, "--", color="#888888", label=ideal_label)
-    axes.plot(ranks, [p.speed for p in same_kind], "o-", color="#1f4e79", label="measured")
-    for point in scale.points:
-        if not point.exchange:
-            label = f"{point.ranks} processes without exchange"
-            axes.plot(point.ranks, point.speed, "D", color="#888888", label=label)
-        elif point not in same_kind:
-            label = f"one process, {point.threads} threads"
-            axes.axhline(point.speed, linestyle=":", color="#b35806", label=label)
-    axes.set_xticks(ranks)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("ranks")
-    axes.set_ylabel("images per second, all ranks")
-    title = f"{scale.stage}: weak scaling, batch {scale.batch_size} on every rank"
-    axes.set_title(title, loc="left", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    save(path, lambda part: figure.savefig(part, dpi=140, format="png"))
