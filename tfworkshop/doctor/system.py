@@ -109,9 +109,10 @@ def check_mnist() -> Finding:
         return ok("mnist", f"{path} exists; it was not verified: that needs the environment")
     from tfworkshop import data
 
-    kind, problem = data.look(path)
-    if problem:
-        return fail("mnist", f"{path}: {problem}", fix)
+    try:
+        kind = data.verify(path)
+    except data.DataError as error:
+        return fail("mnist", str(error), fix)
     if kind == "synthetic":
         return warn("mnist", f"{path} is a synthetic stand-in, not MNIST", fix)
     return ok("mnist", f"{path}, every byte of its images and labels verified")
