@@ -15,6 +15,7 @@ import re
 import runpy
 import signal
 import sys
+import time
 import traceback
 import zipfile
 from collections.abc import Callable, Iterable
@@ -25,21 +26,21 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras.src.initializers import random_initializers
-from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 
 from tfworkshop.exercises.cnn import SHAPES, initial_weights
 from tfworkshop.exercises.records import Graph, Observed, Plan, Run
-from tfworkshop.exercises.trial import SAVED
 from tfworkshop.files import read_record, save_record
 from tfworkshop.report import command as report
 from tfworkshop.report import profile
 
 FORWARD = "Conv2D"
 BACKWARD = "Conv2DBackpropFilter"
-LOSSES = ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits", "LogSoftmax")
 UPDATES = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "ResourceApply")
 LARGE = 1 << 13  # bytes: a smaller input of a step is a number or an index, not images
+LOG_LINE = re.compile(
+    r"\(\d+, \d+\), Loss: (?P<loss>\d+\.\d+), step_time: \S+, throughput: \S+ img/s"
+)
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # Keras colours its messages
 
 
@@ -51,12 +52,10 @@ class Seen:
         self.dropout = dropout
         self.observed = Observed()
         self.models: list[Any] = []
-        self.optimizers: list[Any] = []
         self.functions: dict[int, ConcreteFunction] = {}
         self.calls: collections.Counter[int] = collections.Counter()
         self.bytes_fed: collections.Counter[int] = collections.Counter()
         self.large_inputs: dict[int, Any] = {}  # the same one again is not a new feed
-        self.markers_open = 0
 
 
 seen = Seen("", True)
@@ -81,8 +80,11 @@ def keep_model(model: Any, *args: Any, **kwargs: Any) -> None:
     seen.models.append(model)
 
 
-def keep_optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-    seen.optimizers.append(optimizer)
+def note_log(logger: logging.Logger, record: logging.LogRecord) -> None:
+    match = LOG_LINE.search(record.getMessage())
+    if match:
+        seen.observed.times.append(time.perf_counter())
+        seen.observed.losses.append(float(match["loss"]))
 
 
 def note_scaling(optimizer: Any, loss: Any) -> None:
@@ -120,20 +122,6 @@ def note_marker(marker: Any, name: str, **metadata: Any) -> None:
         seen.observed.root_markers = True
 
 
-def open_marker(marker: Any) -> None:
-    seen.markers_open += 1
-
-
-def close_marker(marker: Any, *error: Any) -> None:
-    seen.markers_open -= 1
-
-
-def count_fetch(iterator: Any) -> None:
-    seen.observed.fetches += 1
-    if seen.markers_open:
-        seen.observed.fetches_in_marker += 1
-
-
 def draw_initial_weights(initializer: Any, shape: Any, dtype: Any = None) -> Any:
     dtype = keras.backend.standardize_dtype(dtype or "float32")
     return tf.constant(initial_weights(tuple(shape)), dtype)
@@ -151,20 +139,17 @@ def allow_late(owner: Any, name: str) -> None:
 
 
 def install_hooks(watched: bool) -> None:
-    before(keras.Model, "__init__", keep_model)
-    before(keras.optimizers.Optimizer, "__init__", keep_optimizer)
+    before(logging.Logger, "handle", note_log)
     allow_late(tf.config, "set_visible_devices")
     allow_late(tf.config.experimental, "set_memory_growth")
     if not watched:
         return
+    before(keras.Model, "__init__", keep_model)
     before(keras.optimizers.LossScaleOptimizer, "scale_loss", note_scaling)
     before(keras.layers.Dropout, "call", switch_dropout)
     before(zipfile.ZipFile, "open", count_read)
     before(ConcreteFunction, "_call_flat", count_call)
     before(tf.profiler.experimental.Trace, "__init__", note_marker)
-    before(tf.profiler.experimental.Trace, "__enter__", open_marker)
-    before(tf.profiler.experimental.Trace, "__exit__", close_marker)
-    before(OwnedIterator, "__next__", count_fetch)
     for name in ("RandomNormal", "TruncatedNormal", "RandomUniform", "VarianceScaling"):
         getattr(random_initializers, name).__call__ = draw_initial_weights
 
@@ -180,7 +165,6 @@ def describe_graph(function: ConcreteFunction) -> Graph:
     graph = Graph(name, seen.calls[id(function)], seen.bytes_fed[id(function)])
     programs: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
     conv_types: set[str] = set()
-    loss_types: set[str] = set()
     visited: set[tuple[str, str]] = set()
 
     def visit(nodes: Iterable[Any], program: str) -> None:
@@ -204,24 +188,18 @@ def describe_graph(function: ConcreteFunction) -> Graph:
         if node.op == FORWARD or node.op == BACKWARD:
             programs[program][node.op == BACKWARD] += 1
             conv_types.add(tf.dtypes.as_dtype(node.attr["T"].type).name)
-        elif node.op in LOSSES:
-            loss_types.add(tf.dtypes.as_dtype(node.attr["T"].type).name)
         elif node.op.startswith(UPDATES) and updates_float(node):
             graph.updates += 1
             if program:
                 graph.updates_in_xla += 1
         elif node.op.startswith("IteratorGetNext"):
             graph.has_iterator = True
-        elif "PyFunc" in node.op:
-            graph.calls_python = True
 
     visit(definition.node, function.name if is_compiled(function.function_def) else "")
-    graph.forward = sum(forward for forward, _ in programs.values())
     graph.backward = sum(backward for _, backward in programs.values())
-    graph.outside_xla = sum(programs.pop("", [0, 0]))
+    programs.pop("", None)  # what XLA does not compile
     graph.programs = [(forward, backward) for forward, backward in programs.values()]
     graph.conv_types = sorted(conv_types)
-    graph.loss_types = sorted(loss_types)
     return graph
 
 
@@ -238,7 +216,7 @@ def updates_float(node: Any) -> bool:
 
 def describe_graphs() -> list[Graph]:
     graphs = [describe_graph(function) for function in seen.functions.values()]
-    return [graph for graph in graphs if graph.forward or graph.backward]
+    return [graph for graph in graphs if graph.backward]
 
 
 # --- the model, examined afterwards ---
@@ -253,23 +231,10 @@ def find_cnn() -> tuple[Any, dict[str, Any]]:
     return None, {}
 
 
-def classify_test_images(model: Any, data: str) -> tuple[Any, np.ndarray]:
-    """The logits and the labels."""
-    with np.load(data) as file:
-        images, labels = file["x_test"], file["y_test"]
-    return model(images[..., np.newaxis].astype(np.float32) / 255, training=False), labels
-
-
-def count_updates() -> int | None:
-    """How many updates the busiest optimizer made; one that is not Keras's does not count them."""
-    counts = [int(optimizer.iterations.numpy()) for optimizer in seen.optimizers if optimizer.built]
-    return max(counts, default=None)
-
-
 def read_profile(logdir: Path) -> None:
     if not any(logdir.rglob(f"*{profile.ENDING}")):
-        seen.observed.no_profile = "--logdir is empty. Is the profiler started and stopped?"
         return
+    seen.observed.has_profile = True
     _, hosts = report.load(logdir)
     markers = [marker for host in hosts for marker in host.markers()]
     numbers = {int(marker.name.rpartition(" ")[2]) for marker in markers}
@@ -290,8 +255,8 @@ def format_traceback(error: BaseException, script: str) -> str:
     return COLOURS.sub("", "".join(lines)).rstrip()
 
 
-def run_script(script: str, argv: list[str]) -> None:
-    """Run the script, and note how it ended: its exit status, or its exception."""
+def run_script(script: str, argv: list[str]) -> int:
+    """Run the script as its user would, note its exception, if any, and return its exit status."""
     sys.argv = [script, *argv]
     sys.path[0] = str(Path(script).parent)
     try:
@@ -299,12 +264,11 @@ def run_script(script: str, argv: list[str]) -> None:
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
-            seen.observed.status = 1
-        else:
-            seen.observed.status = end.code or 0
+            return 1
+        return end.code or 0
     except BaseException as error:
-        seen.observed.status = 1
         seen.observed.traceback = format_traceback(error, script)
+    return 0
 
 
 def clean_up() -> None:
@@ -323,17 +287,15 @@ def examine(run: Run, folder: Path) -> None:
     """Note what the run left behind."""
     observed = seen.observed
     observed.gpu = bool(tf.config.get_visible_devices("GPU"))
-    observed.updates = count_updates()
     observed.graphs = describe_graphs()
-    for optimizer in seen.optimizers:
-        wrapper = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-        observed.scales_loss |= wrapper or optimizer.loss_scale_factor is not None
     model, weights = find_cnn()
     if model:
         observed.weight_types = sorted({weight.dtype for weight in weights.values()})
         arrays = {name: np.array(weight).astype(np.float32) for name, weight in weights.items()}
         np.savez(folder / f"{run.name}.npz", **arrays)
-        logits, labels = classify_test_images(model, run.data)
+        with np.load(run.data) as file:
+            images, labels = file["x_test"], file["y_test"]
+        logits = model(images[..., np.newaxis].astype(np.float32) / 255, training=False)
         observed.logits_type = logits.dtype.name
         observed.accuracy = float(np.mean(np.argmax(logits, axis=1) == labels))
     if "--logdir" in run.argv:
@@ -346,13 +308,14 @@ def main(plan_file: Path) -> None:
     install_hooks(plan.runs[0].watched)
     for run in plan.runs:
         seen = Seen(run.data, run.dropout)
-        run_script(plan.script, run.argv)
+        status = run_script(plan.script, run.argv)
+        if status != 0:
+            os._exit(status)
         clean_up()
-        if seen.observed.status == 0:
+        if run.watched and not seen.observed.traceback:
             examine(run, plan_file.parent)
         save_record(plan_file.parent / f"{run.name}.json", seen.observed)
-        print(f"\n{SAVED} {run.name}", flush=True)
-        if seen.observed.status != 0:
+        if seen.observed.traceback:
             break
     os._exit(0)  # without waiting for threads that the script left
 

@@ -30,40 +30,33 @@ class Plan(msgspec.Struct):
 
 
 class Graph(msgspec.Struct):
-    """A graph with convolutions that Python started, and what it contains."""
+    """A graph with gradients that Python started, and what it contains."""
 
     name: str
     calls: int
     bytes_fed: int  # of large tensors that were new to it, after the first call
-    forward: int = 0  # convolutions
-    backward: int = 0  # their gradients
-    outside_xla: int = 0  # both, as far as XLA does not compile them
-    programs: list[tuple[int, int]] = []  # forward and backward in each program of XLA
+    backward: int = 0  # gradients of convolutions
+    programs: list[tuple[int, int]] = []  # convolutions and gradients in each program of XLA
     updates: int = 0  # of float32 variables
     updates_in_xla: int = 0
     conv_types: list[str] = []
-    loss_types: list[str] = []
     has_iterator: bool = False
-    calls_python: bool = False
 
 
 class Observed(msgspec.Struct):
     """What a run really did."""
 
-    status: int = 0
     traceback: str = ""
+    losses: list[float] = []  # as logged
+    times: list[float] = []  # when these lines were logged, in seconds
     gpu: bool = False
     weight_types: list[str] = []  # none: there is no model with the CNN's weights
     logits_type: str = "float32"
     accuracy: float = 0.0  # of its model on the test images
-    updates: int | None = None  # as the optimizer counts them
-    scales_loss: bool = False  # there is an optimizer for it
-    loss_scaled: bool = False  # and the loss went through it
+    loss_scaled: bool = False
     reads: int = 0  # of arrays of the data file
-    fetches: int = 0  # from a tf.data iterator
-    fetches_in_marker: int = 0
     graphs: list[Graph] = []
-    no_profile: str = ""  # why there is none
+    has_profile: bool = False
     steps_in_profile: list[int] = []  # by their markers
     root_markers: bool = False
 
@@ -74,9 +67,7 @@ class Check(msgspec.Struct):
     sha256: str
     status: str
     code: str  # of the first mistake
-    problem: str
     speeds: dict[str, float]  # img/s: yours, before, ours
-    date: str
 
 
 class Hints(msgspec.Struct):

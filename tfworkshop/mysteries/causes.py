@@ -32,7 +32,7 @@ class Finding:
     figures: str  # a sentence
 
 
-# --- one function for each cause; None if the evidence cannot tell ---
+# --- one function for each cause ---
 
 
 def judge_clock(log: Log) -> Finding:
@@ -50,44 +50,36 @@ def judge_xla(log: Log) -> Finding:
     return Finding(False, "It runs with XLA, but --xla off does not make this much difference.")
 
 
-def judge_input(profile: Profile) -> Finding | None:
-    if not profile.steps.count:
-        return None
+def judge_input(profile: Profile) -> Finding:
     share = profile.steps.share("input")
     figures = f"In the profile {percent(share)} of a step waits for data."
     return Finding(share >= WAITING_FOR_DATA, figures)
 
 
-def judge_retracing(profile: Profile) -> Finding | None:
+def judge_retracing(profile: Profile) -> Finding:
     steps = profile.steps.count
-    if not steps:
-        return None
     times = sum(function.traced for function in profile.retraced if function.name == "train_step")
     figures = f"In the profile train_step was traced {times} time(s) in {steps} steps."
     return Finding(times > 1, figures)
 
 
-def judge_eager(profile: Profile) -> Finding | None:
-    if not profile.operations:
-        return None
+def judge_eager(profile: Profile) -> Finding:
     if any(operation.mode == "graph" for operation in profile.operations):
         return Finding(False, "The operations in the profile belong to a graph.")
     return Finding(True, "The operations in the profile belong to no graph.")
 
 
-def judge_python(lines: LinesByFunction) -> Finding | None:
+def judge_python(lines: LinesByFunction) -> Finding:
     return judge_unusual_lines(lines, writing=False)
 
 
-def judge_writing(lines: LinesByFunction) -> Finding | None:
+def judge_writing(lines: LinesByFunction) -> Finding:
     return judge_unusual_lines(lines, writing=True)
 
 
-def judge_unusual_lines(lines: LinesByFunction, writing: bool) -> Finding | None:
+def judge_unusual_lines(lines: LinesByFunction, writing: bool) -> Finding:
     """The share of train_loop's time in lines that no other stage's loop has."""
-    loop = [line for line in lines.get("train_loop", []) if not PROFILER_LINE.search(line.source)]
-    if not loop:
-        return None
+    loop = [line for line in lines["train_loop"] if not PROFILER_LINE.search(line.source)]
     unusual = [
         line
         for line in loop
@@ -102,13 +94,10 @@ def judge_unusual_lines(lines: LinesByFunction, writing: bool) -> Finding | None
     return Finding(True, f"{figures}: {slowest.source}")
 
 
-def judge_reading(lines: LinesByFunction) -> Finding | None:
-    reading = lines.get("get_dataset")
-    steps = [line.hits for line in lines.get("train_loop", []) if "fetch_batch(" in line.source]
-    if not reading or not steps:
-        return None
-    times = reading[0].hits
-    figures = f"In the line profile get_dataset ran {times} time(s) for {steps[0]} steps."
+def judge_reading(lines: LinesByFunction) -> Finding:
+    times = lines["get_dataset"][0].hits
+    steps = sum(line.hits for line in lines["train_loop"] if "fetch_batch(" in line.source)
+    figures = f"In the line profile get_dataset ran {times} time(s) for {steps} steps."
     return Finding(times > 2, figures)
 
 
@@ -143,7 +132,7 @@ class Cause:
     name: str
     description: str
     tool: str  # the one whose evidence tells: a key of evidence.read
-    judge: Callable[[Any], Finding | None]
+    judge: Callable[[Any], Finding]
 
 
 CAUSES = (

@@ -7,18 +7,17 @@ import os
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
-from rich.text import Text
 
-from tfworkshop.exercises.records import PASSED, read_check
-from tfworkshop.exercises.task import digest, make_folder, move_aside, narrow_console
-from tfworkshop.files import display_path, read_cached, save_record, save_text
+from tfworkshop.exercises.check import NOT_STARTED, read_state
+from tfworkshop.exercises.records import PASSED
+from tfworkshop.exercises.task import show_commands, write_script
+from tfworkshop.files import display_path, read_cached, save_record
 from tfworkshop.mysteries import causes, cure, evidence
 from tfworkshop.mysteries.causes import CAUSE_BY_NAME, CAUSES, Cause
 from tfworkshop.mysteries.scripts import MYSTERIES, Mystery, build_script, find_mystery
 from tfworkshop.problem import Problem, UsageProblem
 from tfworkshop.stages import ROOT
-from tfworkshop.terminal import ratio
+from tfworkshop.terminal import console, ratio
 
 
 def run(
@@ -51,7 +50,7 @@ def run(
         return make(mystery, fresh)
     if not mystery.script.is_file():
         script = display_path(mystery.script)
-        raise Problem(f"there is no {script} yet. Type: {command_line(mystery)}")
+        raise Problem(f"there is no {script} yet. Type: ./workshop mystery {number}")
     if xray:
         return show_xray(mystery)
     if timeline:
@@ -59,8 +58,7 @@ def run(
     if answer is not None:
         return judge_answer(mystery, CAUSE_BY_NAME[answer])
     if not read_answers(mystery).solved:
-        hint = command_line(mystery, "--answer CAUSE")
-        raise Problem(f"find the cause before you fix it. Type: {hint}")
+        raise Problem(f"find the cause first: ./workshop mystery {number} --answer CAUSE")
     return cure.check(mystery, quick, repeats, limit)
 
 
@@ -70,72 +68,43 @@ def workshop_from(folder: Path) -> str:
     return path if path.startswith("..") else f"./{path}"
 
 
-def command_line(mystery: Mystery, options: str = "") -> str:
-    """The command for a mystery, as it is typed in the current folder."""
-    return f"{workshop_from(Path.cwd())} mystery {mystery.number} {options}".rstrip()
-
-
 # --- the list ---
 
 
 def show_list() -> int:
-    console = narrow_console()
-    console.print(
-        "Trainings of the same CNN, each with something wrong. "
-        "docs/MYSTERIES.md says how to find out what.\n"
-    )
+    print("Trainings of the same CNN, each with something wrong.")
+    print("docs/MYSTERIES.md says how to find out what.\n")
     for mystery in MYSTERIES:
-        console.print(f"  {mystery.number}  {describe_progress(mystery)}", markup=False)
-    console.print("\nThe causes, for --answer; some of them are in no mystery:\n")
+        print(f"  {mystery.number}  {describe_progress(mystery)}")
+    print("\nThe causes, for --answer; some of them are in no mystery:\n")
     for cause in CAUSES:
-        console.print(f"  {cause.name:<10} {cause.description}", markup=False)
-    for mystery in MYSTERIES:
-        if not fixed_speeds(mystery):
-            console.print(f"\nNext: {command_line(mystery)}", markup=False)
-            break
+        print(f"  {cause.name:<10} {cause.description}")
+    print("\nNext: ./workshop mystery N")
     return 0
 
 
 def describe_progress(mystery: Mystery) -> str:
-    if not mystery.script.is_file():
-        return "not started"
+    state, speeds = read_state(mystery.script)
     answers = read_answers(mystery)
     count = len(answers.tries)
+    if state == NOT_STARTED:
+        return state
     if not answers.solved:
-        return f"{count} answer(s), none right" if count else "started"
+        return f"started, {count} wrong answer(s)"
     progress = f"{mystery.cause}: found with answer {count}"
-    speeds = fixed_speeds(mystery)
-    if speeds:
+    if state == PASSED:
         progress += f", fixed: {ratio(speeds['yours'], speeds['before'])} the speed"
     return progress
-
-
-def fixed_speeds(mystery: Mystery) -> dict[str, float]:
-    """The speeds that the last check measured; empty unless it passed this very file."""
-    last_check = read_check(mystery.script)
-    if last_check is None or last_check.status != PASSED or not mystery.script.is_file():
-        return {}
-    return last_check.speeds if last_check.sha256 == digest(mystery.script) else {}
 
 
 # --- making one ---
 
 
 def make(mystery: Mystery, fresh: bool) -> int:
-    console = narrow_console()
-    script = mystery.script
-    make_folder(script.parent)
-    if fresh and script.exists():
-        aside = move_aside(script, "answers.json", "check.json")
-        console.print(f"Your old file is now {display_path(aside)}.", markup=False)
-    if script.exists():
-        outcome = "exists already and was not changed. To start again: --fresh moves it aside."
-    else:
-        save_text(script, build_script(mystery))
-        outcome = "trains as 04 does, but something is wrong."
-    console.print(f"{display_path(script)} {outcome}", markup=False)
-    console.print("The tools, in the order in which docs/MYSTERIES.md explains them:\n")
-    show_tools(mystery, console)
+    if write_script(mystery.script, build_script(mystery), fresh):
+        print(f"{display_path(mystery.script)} trains as 04 does, but something is wrong.")
+    print("The tools, in the order in which docs/MYSTERIES.md explains them:\n")
+    show_tools(mystery)
     return 0
 
 
@@ -152,26 +121,21 @@ def tool_commands(mystery: Mystery) -> dict[str, str]:
     }
 
 
-def show_tools(mystery: Mystery, console: Console) -> None:
+def show_tools(mystery: Mystery) -> None:
     folder = mystery.script.parent
-    workshop = workshop_from(folder)
+    command = f"{workshop_from(folder)} mystery {mystery.number}"
     tools = tool_commands(mystery)
-    rows = [
+    show_commands(
         (f"cd {display_path(folder)}", ""),
-        (tools["log"], "is the number true?"),
-        (f"{workshop} report logs", "what does a step wait for?"),
+        (tools["log"], "# is the number true?"),
+        (f"{workshop_from(folder)} report logs", "# what does a step wait for?"),
         (tools["lines"], ""),
-        (f"python -m line_profiler -tmz {evidence.LINE_PROFILE}", "which line, how often?"),
-        (tools["xray"], "what would a GPU see?"),
+        (f"python -m line_profiler -tmz {evidence.LINE_PROFILE}", "# which line, how often?"),
+        (tools["xray"], "# what would a GPU see?"),
         (tools["timeline"], ""),
-        (f"{workshop} mystery {mystery.number} --timeline", "with Horovod: who waits for whom?"),
-        (f"{workshop} mystery {mystery.number} --answer CAUSE", "which of the causes is it?"),
-    ]
-    if (ROOT / ".venv").exists() and "VIRTUAL_ENV" not in os.environ:
-        rows.insert(0, ("source .venv/bin/activate", "once per shell"))
-    for command, question in rows:
-        comment = f"# {question}" if question else ""
-        console.print(Text.assemble(f"  {command:<52}  ", (comment, "dim")), soft_wrap=True)
+        (f"{command} --timeline", "# with Horovod: who waits for whom?"),
+        (f"{command} --answer CAUSE", "# which of the causes is it?"),
+    )
 
 
 # --- two of the tools ---
@@ -184,7 +148,7 @@ def show_xray(mystery: Mystery) -> int:
     cases = placement.xray(mystery.script)
     for case in cases:
         case["name"] = f"M{mystery.number}"
-    show.show(cases, narrow_console())
+    show.show(cases, console())
     return 0
 
 
@@ -197,7 +161,7 @@ def show_timeline(mystery: Mystery) -> int:
             f"Horovod's cache. In that folder: {tool_commands(mystery)['timeline']}"
         )
     for judge in (causes.judge_straggler, causes.judge_exchange):
-        narrow_console().print(judge(timeline).figures, markup=False)
+        print(judge(timeline).figures)
     return 0
 
 
@@ -227,20 +191,18 @@ def judge_answer(mystery: Mystery, cause: Cause) -> int:
     answers = read_answers(mystery)
     if not answers.solved:
         save_record(answers_file(mystery), Answers([*answers.tries, cause.name], right))
-    console = narrow_console()
     if right:
-        console.print(Text(f"Right: {cause.description}.", style="bold green"))
+        console().print(f"Right: {cause.description}.", style="bold green")
     else:
-        console.print(Text(f"Not {cause.name}.", style="bold"))
+        console().print(f"Not {cause.name}.", style="bold")
     if finding is None:
-        console.print("None of your runs can confirm this yet. In its folder, this would:")
-        console.print(Text(f"  {tool_commands(mystery)[cause.tool]}"), soft_wrap=True)
+        print("None of your runs can confirm this yet. In its folder, this would:")
+        print(f"  {tool_commands(mystery)[cause.tool]}")
     else:
         if right and not finding.confirmed:
-            console.print("Your last run does not show it, though.")
-        console.print(finding.figures, markup=False)
+            print("Your last run does not show it, though.")
+        print(finding.figures)
     if right:
         script = display_path(mystery.script)
-        next_command = command_line(mystery, "--check")
-        console.print(f"Now fix it in {script}, then: {next_command}", markup=False)
+        print(f"Now fix it in {script}, then: ./workshop mystery {mystery.number} --check")
     return 0 if right else 1

@@ -9,20 +9,12 @@ from pathlib import Path
 from tfworkshop import data, processes
 from tfworkshop.exercises.attempt import Attempt
 from tfworkshop.exercises.judge import judge_training
-from tfworkshop.exercises.timing import (
-    Entry,
-    compare,
-    far_behind,
-    judge_clock,
-    show_speeds,
-    time_in_turns,
-)
-from tfworkshop.exercises.trial import NotYet, explain_end, script_environment
+from tfworkshop.exercises.timing import Entry, far_behind, time_in_turns, time_training
+from tfworkshop.exercises.trial import NotYet, explain_end, mistake, script_environment
 from tfworkshop.machine import in_container
 from tfworkshop.mysteries import evidence
 from tfworkshop.mysteries.causes import CAUSE_BY_NAME, Cause
 from tfworkshop.mysteries.scripts import BASE, Mystery, build_script
-from tfworkshop.problem import Problem
 from tfworkshop.terminal import ratio
 
 STEPS = 30
@@ -42,27 +34,24 @@ def check(mystery: Mystery, quick: bool, repeats: int, limit: float) -> int:
     if not attempt.examine(judge):
         return 1
     outcome = "correct; without --quick it is timed" if quick else "fixed"
-    attempt.say(f"Mystery {mystery.number} is {outcome}.", "bold green")
+    attempt.console.print(f"Mystery {mystery.number} is {outcome}.", style="bold green")
     return 0
 
 
 def judge_cause(cause: Cause, attempt: Attempt) -> None:
     attempt.step = "The cause is gone"
     folder = attempt.folder / "evidence"
-    with attempt.doing("looking for the cause, as you did"):
+    folder.mkdir()
+    with attempt.console.status("looking for the cause, as you did"):
         run_tool(cause.tool, attempt.script, folder, attempt.limit)
-    seen = evidence.read(cause.tool, folder)
-    finding = None if seen is None else cause.judge(seen)
-    if finding is None:
-        raise Problem("the run that should show the cause left nothing to read")
+    finding = cause.judge(evidence.read(cause.tool, folder))
     if finding.confirmed:
         raise NotYet("cause-remains", f"It is still there. {finding.figures}")
     attempt.good(finding.figures)
 
 
 def run_tool(tool: str, script: Path, folder: Path, limit: float) -> None:
-    """Use a tool on a copy of a script in a new folder, as an attendee would."""
-    folder.mkdir()
+    """Use a tool on a copy of a script in a folder, as an attendee would."""
     shutil.copyfile(script, folder / "train_MNIST.py")
     training = ["train_MNIST.py", "--steps", str(STEPS), "--data", str(data.DEFAULT_PATH)]
     environment = script_environment()
@@ -86,8 +75,7 @@ def run_tool(tool: str, script: Path, folder: Path, limit: float) -> None:
 
 def judge_speed(mystery: Mystery, cause: Cause, attempt: Attempt) -> None:
     attempt.step = "It is as fast as 04"
-    unfixed = attempt.folder / "unfixed" / "train_MNIST.py"
-    unfixed.parent.mkdir()
+    unfixed = attempt.folder / "unfixed.py"
     unfixed.write_text(build_script(mystery), encoding="utf-8")
     mine = Entry("yours", attempt.script)
     before = Entry(f"mystery {mystery.number}", unfixed)
@@ -96,35 +84,21 @@ def judge_speed(mystery: Mystery, cause: Cause, attempt: Attempt) -> None:
     if cause.tool == "timeline":
         time_ranks(entries, attempt)
     else:
-        time_in_turns(entries, attempt, STEPS)
-        judge_clock(mine)
-        show_speeds(entries, attempt, STEPS)
+        time_training(entries, attempt, STEPS)
     attempt.speeds = {"yours": mine.speed, "before": before.speed, "ours": ours.speed}
-    compare_speeds(mine, before, ours)
-    if cause.name == "clock":
-        attempt.good("its number is true now")
-    else:
-        to_ours, to_before = ratio(mine.speed, ours.speed), ratio(mine.speed, before.speed)
-        attempt.good(f"{to_ours} the speed of 04, {to_before} what it was")
-
-
-def compare_speeds(mine: Entry, before: Entry, ours: Entry) -> None:
     if far_behind(mine, ours):
-        times = ratio(ours.speed, mine.speed)
-        raise NotYet("still-slow", f"Something in it still costs time: 04 has {times} its speed.")
-    if compare(mine, before) == "slower":
-        times = ratio(mine.speed, before.speed)
-        raise NotYet("slower", f"It is slower than it was: {times} the speed.")
+        raise mistake("costs-time", factor=ratio(ours.speed, mine.speed))
+    to_ours, to_before = ratio(mine.speed, ours.speed), ratio(mine.speed, before.speed)
+    attempt.good(f"{to_ours} the speed of 04, {to_before} what it was")
 
 
 def time_ranks(entries: tuple[Entry, ...], attempt: Attempt) -> None:
-    """Time two ranks by the time stamps of their log, the scripts in turn."""
-    for repeat in range(attempt.repeats):
-        for i, entry in enumerate(entries):
-            folder = attempt.folder / f"ranks_{repeat}_{i}"
-            with attempt.doing(f"timing {RANKS} ranks, repeat {repeat + 1}: {entry.name}"):
-                run_tool("timeline", entry.script, folder, attempt.limit)
-            log = evidence.read_log(folder)
-            if log is None:
-                raise Problem(f"{entry.name}: {RANKS} ranks left no log")
-            entry.speeds.append(log.real_speed)
+    """Time two ranks by the time stamps of their log."""
+
+    def time_once(entry: Entry, folder: Path) -> None:
+        run_tool("timeline", entry.script, folder, attempt.limit)
+        log = evidence.read_log(folder)
+        assert log
+        entry.speeds.append(log.real_speed)
+
+    time_in_turns(entries, attempt, time_once)
