@@ -228,6 +228,10 @@ def test_ctrl_c_ends_the_script_too(mnist: Path, tmp_path: Path) -> None:
 def test_the_wall_clock_reads_steps_and_bursts() -> None:
     steady = [0.1 * i for i in range(40)]
     assert timing.wall_speed(steady) == pytest.approx(640)
+    stalled = [*steady[:30], *(moment + 5 for moment in steady[30:])]
+    claims = [64 / (later - earlier) for earlier, later in zip([-0.1, *stalled], stalled)]
+    claimed = timing.claimed_speed(stalled, claims)
+    assert claimed == pytest.approx(timing.wall_speed(stalled)) and claimed < 500
     bursts = [1.0 * (i // 10) + 0.0001 * (i % 10) for i in range(40)]  # ten steps a call
     assert timing.wall_speed(bursts) == pytest.approx(640, rel=0.01)
     long = [1.0 * (i // 15) for i in range(45)]  # a call goes past the warm-up

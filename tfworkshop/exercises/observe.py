@@ -39,7 +39,7 @@ BACKWARD = "Conv2DBackpropFilter"
 UPDATES = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "ResourceApply")
 LARGE = 1 << 13  # bytes: a smaller input of a step is a number or an index, not images
 LOG_LINE = re.compile(
-    r"\(\d+, \d+\), Loss: (?P<loss>\d+\.\d+), step_time: \S+, throughput: \S+ img/s"
+    r"\(\d+, \d+\), Loss: (?P<loss>\d+\.\d+), step_time: \S+, throughput: (?P<speed>\S+) img/s"
 )
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # Keras colours its messages
 
@@ -85,6 +85,7 @@ def note_log(logger: logging.Logger, record: logging.LogRecord) -> None:
     if match:
         seen.observed.times.append(time.perf_counter())
         seen.observed.losses.append(float(match["loss"]))
+        seen.observed.throughputs.append(float(match["speed"]))
 
 
 def note_scaling(optimizer: Any, loss: Any) -> None:

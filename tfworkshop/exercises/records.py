@@ -48,6 +48,7 @@ class Observed(msgspec.Struct):
 
     traceback: str = ""
     losses: list[float] = []  # as logged
+    throughputs: list[float] = []  # as logged, img/s
     times: list[float] = []  # when these lines were logged, in seconds
     gpu: bool = False
     weight_types: list[str] = []  # none: there is no model with the CNN's weights

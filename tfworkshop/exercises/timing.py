@@ -58,18 +58,27 @@ def make_timed_data(folder: Path) -> Path:
     return path
 
 
-def wall_speed(times: list[float]) -> float:
-    """Images per second after the warm-up, from the times at which log lines arrived.
+def choose_start(times: list[float]) -> int:
+    """The line after which the clock starts, from the times at which lines were logged.
 
-    A call of several steps logs in bursts. So the clock starts at a line with a pause after it:
-    there, what was logged is done and what follows has not started.
+    After the warm-up. A call of several steps logs in bursts, so there is a pause after this line:
+    what was logged is done, and what follows has not started.
     """
     last = len(times) - 1
     earliest = min(WARMUP, last) - 1
     latest = max(earliest, last // 2)
-    start = max(range(earliest, latest + 1), key=lambda i: times[i + 1] - times[i])
-    seconds = times[last] - times[start]
-    return TIMED_BATCH * (last - start) / max(seconds, 1e-9)
+    return max(range(earliest, latest + 1), key=lambda i: times[i + 1] - times[i])
+
+
+def wall_speed(times: list[float]) -> float:
+    start = choose_start(times)
+    seconds = times[-1] - times[start]
+    return TIMED_BATCH * (len(times) - 1 - start) / max(seconds, 1e-9)
+
+
+def claimed_speed(times: list[float], throughputs: list[float]) -> float:
+    """By the script's own clock, over the same steps."""
+    return statistics.harmonic_mean(throughputs[choose_start(times) + 1 :])
 
 
 def time_in_turns(
@@ -91,8 +100,9 @@ def time_training(entries: tuple[Entry, ...], attempt: Attempt, steps: int) -> N
 
     def time_once(entry: Entry, folder: Path) -> None:
         ran = observe_runs(entry.script, folder, [run], attempt.limit)["time"]
-        entry.speeds.append(wall_speed(ran.observed.times))
-        entry.claims.append(ran.results.img_per_s or 0.0)
+        times = ran.observed.times
+        entry.speeds.append(wall_speed(times))
+        entry.claims.append(claimed_speed(times, ran.observed.throughputs))
 
     time_in_turns(entries, attempt, time_once)
     show_speeds(entries, attempt, steps)

@@ -64,8 +64,7 @@ def run(
 
 def workshop_from(folder: Path) -> str:
     """How to type ./workshop in this folder."""
-    path = os.path.relpath(ROOT / "workshop", folder.resolve())
-    return path if path.startswith("..") else f"./{path}"
+    return os.path.relpath(ROOT / "workshop", folder.resolve())
 
 
 # --- the list ---
