@@ -44,19 +44,13 @@ WRONG = {
     "02_no_dropout": "dropout",
     "02_python_number": "retraced",
     "02_tensor_loss": "results",
-    "02_update_outside": "update-outside",
     "02_wrong_shape": "exception",
     "03_forward_only": "compiled-apart",
     "03_update_compiled": "update-compiled",
     "02_wrong_labels": "loss",
-    "04_never_stopped": "no-profile",
-    "04_one_step_too_many": "window",
     "04_recorded_steps_timed": "recorded-steps-timed",
-    "05_logits_in_16_bit": "logits",
-    "05_loss_not_scaled": "unscaled",
     "06_fed_by_the_host": "fed",
     "06_one_batch_per_call": "epoch-images",
-    "06_one_step_per_call": "steps-per-call",
 }
 UNEDITED = {
     "01": "reads",
@@ -150,6 +144,9 @@ COMPILED = msgspec.structs.replace(GRAPH, programs=[(2, 2)])
 FED = msgspec.structs.replace(GRAPH, calls=6, has_iterator=True)
 SIXTEEN = msgspec.structs.replace(GRAPH, conv_types=["float16"])
 FLOAT = msgspec.structs.replace(GRAPH, conv_types=["float32"])
+GRADIENTS = msgspec.structs.replace(GRAPH, updates=0)
+LOGITS = Observed(graphs=[SIXTEEN], logits_type="float16")
+LONG = Observed(has_profile=True, steps_in_profile=[11, 12, 13, 14, 15], root_markers=True)
 PROFILED = Observed(has_profile=True, steps_in_profile=[11, 12, 13, 14])
 
 
@@ -162,10 +159,16 @@ def run_with(*graphs: Graph, observed: Observed | None = None) -> trial.Ran:
     [
         ("model", judge.judge_model, [run_with()]),
         ("weight-types", judge.judge_model, [run_with(observed=Observed(weight_types=["half"]))]),
+        ("update-outside", judge.judge_graph, [run_with(GRADIENTS)]),
         ("compiled", judge.judge_no_xla, [run_with(COMPILED), "Without --xla: "]),
+        ("no-profile", judge.judge_profile, [run_with()]),
+        ("window", judge.judge_profile, [run_with(observed=LONG)]),
         ("marker-not-root", judge.judge_profile, [run_with(observed=PROFILED)]),
         ("precision", judge.judge_format, [run_with(FLOAT), "float16"]),
+        ("logits", judge.judge_format, [run_with(observed=LOGITS), "float16"]),
+        ("unscaled", judge.judge_format, [run_with(SIXTEEN), "float16"]),
         ("default-precision", judge.judge_default_precision, [run_with(SIXTEEN), run_with(FLOAT)]),
+        ("steps-per-call", judge.judge_loop, [run_with(GRAPH)]),
         ("iterator", judge.judge_loop, [run_with(FED)]),
     ],
 )
