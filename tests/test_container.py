@@ -141,6 +141,7 @@ def test_tensorflow_must_be_nvidias_and_the_only_one(monkeypatch, version, intru
     assert image.check_build(version).status == status
 
 
+@pytest.mark.slow
 def test_test_fails_here_for_the_right_reasons(tmp_path: Path) -> None:
     """%test as it is written, on the files that %files copies, with the Python of these tests."""
     if "+nv" in (system.installed("tensorflow") or ""):

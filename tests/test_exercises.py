@@ -31,6 +31,8 @@ from tfworkshop.exercises.records import (
 )
 from tfworkshop.stages import ROOT, lines_changed
 
+pytestmark = pytest.mark.slow
+
 SOLUTIONS = ROOT / "tests" / "solutions"
 NUMBERS = [stage.number for stage in task.EXERCISES]
 Workshop = Callable[..., subprocess.CompletedProcess[str]]

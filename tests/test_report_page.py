@@ -16,9 +16,10 @@ from xspaces import Made
 from tfworkshop.report import command as report
 from tfworkshop.report.figures import ms
 
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium here: apt-get install chromium"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium"),
+]
 HOSTILE = [
     "<script>document.title = 'owned'</script>",
     "</script><script>document.title = 'owned'</script>",

@@ -228,7 +228,6 @@ def test_a_profiled_compilation_is_no_step_time(modules, tiny, script) -> None:
     assert run_main(modules[script], *options).status == 0
     results = read_results(Path("r.json"))
     assert (results["warmup_steps"], results["steps_timed"]) == (10, 4)
-    assert results["compile_s"] > 5 * results["step_ms_median"] / 1000
 
 
 def test_without_horovod_and_on_one_thread(tiny, tmp_path: Path) -> None:

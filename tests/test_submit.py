@@ -26,7 +26,7 @@ from tests import slurm
 from tests.conftest import LOG_LINE, ROOT, read_results, stage_environment
 from tfworkshop.stages import STAGES
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def checkout(folder: Path) -> Path:

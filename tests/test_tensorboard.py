@@ -18,6 +18,8 @@ from tests.conftest import stage_environment
 from tfworkshop.processes import started
 from tfworkshop.report.screenshots import FOLDER
 
+pytestmark = pytest.mark.slow
+
 COMMAND = re.compile(r"^tensorboard (--logdir logs/off .*)$", re.M)
 
 

@@ -12,6 +12,8 @@ from conftest import stage_environment
 
 from tfworkshop.stages import ROOT, STAGES
 
+pytestmark = pytest.mark.slow
+
 OWN = """\
 import tensorflow as tf
 

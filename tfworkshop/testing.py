@@ -16,5 +16,5 @@ def run(quick: bool, rest: list[str]) -> int:
     if all(word.startswith("-") for word in rest):  # a file or a test needs no more processes
         workers = min(MOST_WORKERS, os.cpu_count() or 1)
         words += ["-n", str(workers), "--dist", "loadfile"]
-        words += ["--no-loadscope-reorder", "--durations", "10"]  # conftest.py has the order
+        words += ["--durations", "10"]
     os.execv(sys.executable, [sys.executable, "-m", "pytest", *words, *rest])
