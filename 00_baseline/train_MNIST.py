@@ -210,6 +210,8 @@ def make_folder(path):
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         fail(f"cannot create the folder {path}: {error.strerror}")
+    if not os.access(path, os.W_OK):
+        fail(f"cannot write to the folder {path}")
 
 
 def read_mnist(path):

@@ -12,8 +12,8 @@ from rich.console import Console
 from tfworkshop import terminal
 from tfworkshop.files import check_output_file, save_record
 from tfworkshop.problem import Problem
-from tfworkshop.quiet import quiet_cpp
 from tfworkshop.stages import Stage, choose
+from tfworkshop.xray.quiet import quiet_cpp
 
 
 def run(what: str, file: Path | None) -> int:
