@@ -422,9 +422,10 @@ def test_it_is_quick(profiled: Path, tmp_path: Path) -> None:
     if GPU_PROFILE.exists():
         assert cpu_seconds(GPU_PROFILE) < 2
     space = xplane_pb2.XSpace.FromString(only_file(profiled).read_bytes())
-    copies = 50_000_000 // space.ByteSize()
-    for line in (line for plane in space.planes for line in plane.lines):
-        line.events.extend(list(line.events) * copies)
+    lines = [line for plane in space.planes for line in plane.lines]
+    event_bytes = sum(line.ByteSize() for line in lines)
+    for line in lines:
+        line.events.extend(list(line.events) * (30_000_000 // event_bytes))
     large = tmp_path / "large.xplane.pb"
     large.write_bytes(space.SerializeToString())
     assert large.stat().st_size > 25_000_000
