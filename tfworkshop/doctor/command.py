@@ -39,7 +39,9 @@ def summarize(findings: list[Finding]) -> str:
     count = Counter(finding.status for finding in findings)
     if count["fail"]:
         return f"{count['fail']} of {len(findings)} checks failed: do what follows the arrows."
-    return f"{len(findings)} checks, none failed, {count['warn']} worth a look."
+    if count["warn"]:
+        return f"{len(findings)} checks, none failed, {count['warn']} worth a look."
+    return f"{len(findings)} checks, none failed."
 
 
 def examine() -> Iterator[Finding]:
