@@ -160,9 +160,9 @@ COMMANDS = (
     ),
     command(
         "test",
-        "run the whole test suite, Horovod included; --quick: the part under 3 minutes",
+        "run the whole test suite, Horovod included; --quick: the part under 2 minutes",
         "testing:run",
-        switch("--quick", "only the part that takes under 3 minutes"),
+        switch("--quick", "only the part that takes under 2 minutes"),
         option("rest", nargs="*", metavar="...", help="pytest's options, or files of tests/"),
         needs=HOROVOD,
     ),
