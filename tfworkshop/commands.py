@@ -210,9 +210,10 @@ def parse(argv: list[str]) -> tuple[Command, dict[str, Any]]:
     parser = Parser(prog=f"./workshop {name}", description=chosen.help)
     for names, settings in chosen.options:
         parser.add_argument(*names, **settings)
-    if name == "test":  # the options that it does not know are pytest's
-        known, rest = parser.parse_known_args(argv[1:])
-        known.rest += rest
+    if name == "test":  # the options that it does not know are pytest's, in their order
+        own = ("--quick", "-h", "--help")
+        known = parser.parse_args([word for word in argv[1:] if word in own])
+        known.rest = [word for word in argv[1:] if word not in own]
         return chosen, vars(known)
     return chosen, vars(parser.parse_args(argv[1:]))
 

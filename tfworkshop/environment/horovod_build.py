@@ -34,7 +34,7 @@ PATCHES = (  # file, what stands in it once, what takes its place
         "  const size_type count_;\n",
         "  size_type count_;\n",
     ),
-    (  # XLA's own exchange, on GPUs only: nothing here uses it, and 2.21 lacks headers that it needs
+    (  # XLA's own exchange, on GPUs: it is not used here, and needs headers that 2.21 lacks
         "horovod/tensorflow/CMakeLists.txt",
         'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n',
         "",
