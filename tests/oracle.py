@@ -25,8 +25,12 @@ def rows(table: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def convert(file: Path, tool: str) -> Any:
-    from xprof.convert import raw_to_tool_data
+    try:
+        from xprof.convert import raw_to_tool_data
+    except ImportError:  # TensorFlow 2.17
+        from tensorboard_plugin_profile.convert import raw_to_tool_data
 
+        tool += "^"
     with tempfile.TemporaryDirectory() as folder:  # it writes a cache beside the file
         copy = shutil.copy(file, Path(folder) / "oracle.xplane.pb")
         data, _ = raw_to_tool_data.xspace_to_tool_data([str(copy)], tool, {})

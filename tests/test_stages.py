@@ -34,7 +34,7 @@ from tests.conftest import (
 from tfworkshop import results as results_format
 from tfworkshop.stages import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.both_stacks]
 
 STEPS, BATCH = 26, 16
 PROFILING = stages("04", "05", "06")
