@@ -25,20 +25,12 @@ def rows(table: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def convert(file: Path, tool: str) -> Any:
-    try:
-        from xprof.convert import raw_to_tool_data
-    except ImportError:  # TensorFlow 2.17
-        from tensorboard_plugin_profile.convert import raw_to_tool_data
+    from xprof.convert import raw_to_tool_data
 
-        tool += "^"
     with tempfile.TemporaryDirectory() as folder:  # it writes a cache beside the file
         copy = shutil.copy(file, Path(folder) / "oracle.xplane.pb")
         data, _ = raw_to_tool_data.xspace_to_tool_data([str(copy)], tool, {})
     return json.loads(data or "{}")
-
-
-def step_rows(file: Path) -> list[dict[str, Any]]:
-    return rows(convert(file, "overview_page")[1])
 
 
 def ask_tensorboard(file: Path) -> Oracle:

@@ -60,7 +60,7 @@ def test_every_stage_runs(small: Path, tmp_path: Path) -> None:
     for script in scripts:
         assert f"{script} ended with 0\n" in ended.stdout, ended.stderr
     assert len(LOG_LINE.findall(ended.stdout)) == 12 * len(scripts)
-    for package in ("horovod", "line_profiler", "rich", "msgspec", "matplotlib"):
+    for package in ("horovod", "line_profiler", "msgspec", "matplotlib"):
         assert not list((tmp_path / "venv").rglob(f"site-packages/{package}"))
 
 
