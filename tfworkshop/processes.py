@@ -60,14 +60,18 @@ def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen
     try:
         yield process
     finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            # A second Ctrl+C while it sums up: no more patience.
-            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-                process.wait(PATIENCE_S)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)  # itself, and what it left running
-        process.wait()
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        # A second Ctrl+C while it sums up: no more patience.
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            process.wait(PATIENCE_S)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)  # itself, and what it left running
+    process.wait()
 
 
 def run(
@@ -80,13 +84,24 @@ def run(
 ) -> Finished:
     """Run a command to its end, or for `timeout` seconds; the callbacks see each line at once."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    timed_out = False
     with started(command, **{**pipes, **options}) as process:
-        readers = [_Reader(process.stdout, on_stdout), _Reader(process.stderr, on_stderr)]
-        try:
-            process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            timed_out = True
+        return finish(process, timeout, on_stdout, on_stderr)
+
+
+def finish(
+    process: subprocess.Popen[str],
+    timeout: float | None = None,
+    on_stdout: Callable[[str], object] | None = None,
+    on_stderr: Callable[[str], object] | None = None,
+) -> Finished:
+    """Wait for the end of a process that `started` has started, as `run` does."""
+    readers = [_Reader(process.stdout, on_stdout), _Reader(process.stderr, on_stderr)]
+    timed_out = False
+    try:
+        process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        timed_out = True
+    _stop(process)
     stdout, stderr = (reader.text() for reader in readers)
     return Finished(process.returncode, stdout, stderr, timed_out)
 
