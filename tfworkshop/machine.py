@@ -26,9 +26,6 @@ def pinned_version(package: str) -> str:
     return pin[1]
 
 
-TENSORFLOW_VERSION = pinned_version("tensorflow")
-
-
 def has_nvidia_gpu() -> bool:
     if GPUS.is_dir() and any(GPUS.iterdir()):
         return True
