@@ -252,18 +252,6 @@ def test_synthetic_says_so_and_does_not_vary(synthetic: Path) -> None:
     assert all(np.array_equal(again[key], arrays[key]) for key in arrays)
 
 
-def test_synthetic_can_be_learned_but_not_for_nothing(synthetic: Path) -> None:
-    """The mean image of each class, a far weaker learner than a CNN, tells most apart."""
-    arrays = arrays_of(synthetic)
-    x = arrays["x_train"][:5000].reshape(5000, 784) / 255
-    y = arrays["y_train"][:5000]
-    means = np.stack([x[y == digit].mean(axis=0) for digit in range(10)])
-    tests = arrays["x_test"][:2000].reshape(2000, 784) / 255
-    distances = ((tests[:, None] - means) ** 2).sum(axis=2)
-    accuracy = (distances.argmin(axis=1) == arrays["y_test"][:2000]).mean()
-    assert 0.6 < accuracy < 1.0
-
-
 def test_fallback_is_synthetic_until_a_source_works(target: Path, mnist: Path) -> None:
     kind, said = ensure(target, fallback=True)
     assert kind == "synthetic" and "WARNING" in said

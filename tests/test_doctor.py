@@ -102,13 +102,6 @@ def test_without_any_package_it_still_runs_and_creates_nothing(tmp_path, mnist) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_colour_marks_only_the_status() -> None:
-    failed = finding.fail("gpu", "broken", "fix it")
-    text = finding.as_text(failed, colour=True)
-    assert text.startswith("\x1b[31mfail\x1b[0m ") and text.count("\x1b") == 2
-    assert text.replace("\x1b[31m", "").replace("\x1b[0m", "") == finding.as_text(failed)
-
-
 @pytest.mark.parametrize(
     ("lock", "tensorflow", "status"),
     [

@@ -356,6 +356,11 @@ def test_a_folder_that_is_not_ours_is_left_alone(machine: Machine) -> None:
     assert [path.name for path in machine.venv.iterdir()] == ["precious"]
 
 
+def test_pytests_options_keep_their_order() -> None:
+    words = ["--durations", "40", "-k", "data", "tests/test_data.py"]
+    assert commands.parse(["test", "--quick", *words])[1] == {"quick": True, "rest": words}
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [

@@ -1,4 +1,4 @@
-"""The tree is linted, formatted and typed; imports point one way; nothing names what is gone."""
+"""The tree is linted, formatted and typed; imports point one way."""
 
 from __future__ import annotations
 
@@ -79,10 +79,3 @@ def test_imports_point_one_way() -> None:
 def test_stages_import_nothing_of_ours() -> None:
     for path in ROOT.glob("0*/*.py"):
         assert "tfworkshop" not in path.read_text(), path
-
-
-# Where the package was, how it was started, and what the stages no longer read.
-@pytest.mark.parametrize("gone", [r"\btools[/.]", r"run_module\('tfworkshop", "WORKSHOP_WAIT_S"])
-def test_nothing_names_what_is_gone(gone: str) -> None:
-    ended = run("git", "grep", "-nE", gone, "--", ".", ":!tests/test_style.py")
-    assert ended.stdout == ""

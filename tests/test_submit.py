@@ -38,14 +38,6 @@ def checkout(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.skipif(not shutil.which("shellcheck"), reason="apt-get install shellcheck")
-def test_shellcheck() -> None:
-    scripts = [path for path in (ROOT / "submit").iterdir() if path.suffix != ".md"]
-    command = ["shellcheck", "-x", *map(str, scripts), ".ci/run"]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert process.returncode == 0, process.stdout + process.stderr
-
-
 # --- a real Slurm ---
 
 

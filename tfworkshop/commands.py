@@ -161,10 +161,9 @@ COMMANDS = (
     ),
     command(
         "test",
-        "run the whole test suite, Horovod included; --quick: the part under 2 minutes",
+        "run the whole test suite, Horovod included, or what pytest's options and files say",
         "testing:run",
         switch("--quick", "only the part that takes under 2 minutes"),
-        option("rest", nargs="*", metavar="...", help="pytest's options, or files of tests/"),
         needs=HOROVOD,
     ),
     command(
@@ -210,11 +209,9 @@ def parse(argv: list[str]) -> tuple[Command, dict[str, Any]]:
     parser = Parser(prog=f"./workshop {name}", description=chosen.help)
     for names, settings in chosen.options:
         parser.add_argument(*names, **settings)
-    if name == "test":  # the options that it does not know are pytest's, in their order
-        own = ("--quick", "-h", "--help")
-        known = parser.parse_args([word for word in argv[1:] if word in own])
-        known.rest = [word for word in argv[1:] if word not in own]
-        return chosen, vars(known)
+    if name == "test":  # the options that it does not know are pytest's
+        known, rest = parser.parse_known_args(argv[1:])
+        return chosen, {**vars(known), "rest": rest}
     return chosen, vars(parser.parse_args(argv[1:]))
 
 

@@ -60,14 +60,18 @@ def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen
     try:
         yield process
     finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            # A second Ctrl+C while it sums up: no more patience.
-            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-                process.wait(PATIENCE_S)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)  # itself, and what it left running
-        process.wait()
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        # A second Ctrl+C while it sums up: no more patience.
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            process.wait(PATIENCE_S)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)  # itself, and what it left running
+    process.wait()
 
 
 def run(
@@ -80,34 +84,41 @@ def run(
 ) -> Finished:
     """Run a command to its end, or for `timeout` seconds; the callbacks see each line at once."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    timed_out = False
     with started(command, **{**pipes, **options}) as process:
-        readers = [_Reader(process.stdout, on_stdout), _Reader(process.stderr, on_stderr)]
-        try:
-            process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            timed_out = True
-    stdout, stderr = (reader.text() for reader in readers)
-    return Finished(process.returncode, stdout, stderr, timed_out)
+        return finish(process, timeout, on_stdout, on_stderr)
 
 
-class _Reader:
-    """Collects what arrives on a pipe, in a thread of its own, so that no pipe is ever full."""
+def finish(
+    process: subprocess.Popen[str],
+    timeout: float | None = None,
+    on_stdout: Callable[[str], object] | None = None,
+    on_stderr: Callable[[str], object] | None = None,
+) -> Finished:
+    """Wait for the end of a process that `started` has started, as `run` does."""
+    stdout: list[str] = []
+    stderr: list[str] = []
+    readers = [
+        threading.Thread(target=_read, args=(process.stdout, stdout, on_stdout), daemon=True),
+        threading.Thread(target=_read, args=(process.stderr, stderr, on_stderr), daemon=True),
+    ]
+    for reader in readers:  # at the same time, so that no pipe is ever full
+        reader.start()
+    timed_out = False
+    try:
+        process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        timed_out = True
+    _stop(process)
+    for reader in readers:
+        reader.join(PATIENCE_S)
+    return Finished(process.returncode, "".join(stdout), "".join(stderr), timed_out)
 
-    def __init__(self, pipe: IO[str] | None, on_line: Callable[[str], object] | None) -> None:
-        self.lines: list[str] = []
-        self.thread = threading.Thread(target=self._read, args=(pipe, on_line), daemon=True)
-        self.thread.start()
 
-    def _read(self, pipe: IO[str] | None, on_line: Callable[[str], object] | None) -> None:
-        if pipe is None:  # the caller sent it elsewhere
-            return
-        with pipe:
-            for line in pipe:
-                self.lines.append(line)
-                if on_line:
-                    on_line(line.rstrip("\n"))
-
-    def text(self) -> str:
-        self.thread.join(PATIENCE_S)
-        return "".join(self.lines)
+def _read(pipe: IO[str] | None, lines: list[str], on_line: Callable[[str], object] | None) -> None:
+    if pipe is None:  # the caller sent it elsewhere
+        return
+    with pipe:
+        for line in pipe:
+            lines.append(line)
+            if on_line:
+                on_line(line.rstrip("\n"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from tfworkshop.stages import ROOT
 
@@ -13,7 +14,8 @@ MOST_WORKERS = 4  # each holds TensorFlow: about 3 GB
 def run(quick: bool, rest: list[str]) -> int:
     os.chdir(ROOT)
     words = ["-m", "not slow"] if quick else []
-    if all(word.startswith("-") for word in rest):  # a file or a test needs no more processes
+    names_file = any(Path(word.partition("::")[0]).exists() for word in rest)
+    if not names_file:  # that needs no more processes
         workers = min(MOST_WORKERS, os.cpu_count() or 1)
         words += ["-n", str(workers), "--dist", "loadfile"]
         words += ["--durations", "10"]

@@ -45,15 +45,20 @@ def summarize(findings: list[Finding]) -> str:
 
 
 def examine() -> Iterator[Finding]:
+    if not system.installed("tensorflow"):
+        yield from examine_system([system.check_environment()])
+        return
+    with separate_process.start(CHECKS) as process:  # it loads TensorFlow meanwhile
+        yield from examine_system([system.check_environment(), system.check_packages()])
+        yield from separate_process.collect(process, CHECKS)
+    if system.advertises_amx() and not has_nvidia_gpu():
+        yield from separate_process.run_checks(["amx"], ONEDNN_MAX_CPU_ISA="AVX512_CORE_AMX")
+
+
+def examine_system(installation: list[Finding]) -> Iterator[Finding]:
     yield system.check_container()
     yield system.check_python()
-    installation = [system.check_environment(), system.check_mnist()]
-    if system.installed("tensorflow"):
-        installation.append(system.check_packages())
+    installation.append(system.check_mnist())
     yield from installation
     yield system.check_network(needed=has_failure(installation))
     yield system.check_folders()
-    if system.installed("tensorflow"):
-        yield from separate_process.run_checks(CHECKS)
-        if system.advertises_amx() and not has_nvidia_gpu():
-            yield from separate_process.run_checks(["amx"], ONEDNN_MAX_CPU_ISA="AVX512_CORE_AMX")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import AbstractContextManager
+from subprocess import PIPE, Popen
 
 from tfworkshop import processes
 from tfworkshop.doctor.finding import Finding, fail, ok, warn
@@ -17,26 +19,37 @@ SAFE_ISA = "AVX512_CORE_FP16"  # what the stages allow oneDNN: everything but AM
 
 
 def run_checks(checks: list[str], **variables: str) -> list[Finding]:
-    """Run these checks of tensorflow_checks.py; if one ends the process, the rest run in another.
+    """Run these checks of tensorflow_checks.py."""
+    with start(checks, **variables) as process:
+        return collect(process, checks)
 
-    Without TensorFlow there is no rest.
-    """
+
+def start(checks: list[str], **variables: str) -> AbstractContextManager[Popen[str]]:
     environment = {"ONEDNN_MAX_CPU_ISA": SAFE_ISA, **os.environ, **variables}
     environment.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="0")
-    finished = processes.run(
+    return processes.started(
         [sys.executable, "-W", "ignore", "-m", "tfworkshop.doctor.tensorflow_checks", *checks],
-        timeout=TIMEOUT_S,
+        stdout=PIPE,
+        stderr=PIPE,
         cwd=ROOT,
         env=environment,
         close_fds=False,  # some launchers pass MPI a descriptor
     )
+
+
+def collect(process: Popen[str], checks: list[str]) -> list[Finding]:
+    """The findings of these checks; if one has ended the process, the rest run in another.
+
+    Without TensorFlow there is no rest.
+    """
+    finished = processes.finish(process, TIMEOUT_S)
     findings = [Finding(**json.loads(line)) for line in finished.stdout.splitlines()]
     if finished.status != 0:
         reason = f"no answer after {TIMEOUT_S:g} s" if finished.timed_out else finished.reason
         check, *rest = checks[len(findings) :]
         findings.append(explain_end(check, reason))
         if rest and check != "tensorflow":
-            findings += run_checks(rest, **variables)
+            findings += run_checks(rest)
     return findings
 
 

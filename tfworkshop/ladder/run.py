@@ -46,15 +46,14 @@ def climb(jobs: list[Job], repeats: int = 1) -> int:
     with tempfile.TemporaryDirectory(dir=destination, prefix="running-") as name:
         folder = Path(name)
         outcomes: list[Row | Failure] = []
-        ceilings = [ceiling.measure()]
+        peaks = ceiling.measure()
         try:
             train_all(jobs * repeats, folder, console, outcomes)
-            ceilings.append(ceiling.measure())
         except KeyboardInterrupt:
             if not outcomes:
                 raise
             status = 130  # what was measured is not lost
-        ladder = summarize(outcomes, ceiling.best_of(ceilings), job.steps)
+        ladder = summarize(outcomes, peaks, job.steps)
         if ladder.failed and status == 0:
             status = 1
         if status != 0:
