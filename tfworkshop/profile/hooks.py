@@ -50,6 +50,8 @@ def install(recorder: Recorder) -> None:
         "keras": hook_keras,
         "tf_keras": hook_keras,
     }
+    for name in actions.keys() & sys.modules.keys():  # imported while Python started
+        actions.pop(name)(sys.modules[name])
     sys.meta_path.insert(0, AfterImport(actions))
 
 
