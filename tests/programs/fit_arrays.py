@@ -15,6 +15,6 @@ model = keras.Sequential(
     ]
 )
 model.compile(loss="categorical_crossentropy", optimizer="adam", metrics=["accuracy"])
-history = model.fit(x, y, batch_size=32, epochs=3, validation_split=0.1, verbose=2)
+history = model.fit(x, y, batch_size=32, epochs=3, validation_split=0.1, verbose=0)
 print([loss.hex() for loss in history.history["loss"]])
 print("steps", 3 * 21)

@@ -184,9 +184,8 @@ def show(summary: Summary, kind: Kind, profile: Profile) -> None:
 def describe(summary: Summary, kind: Kind, profile: Profile) -> list[str]:
     """How the steps were found, how long they took, and what else there was."""
     size = f", {kind.samples:,} samples each" if kind.samples else ""
-    last = kind.first + kind.recorded - 1
     lines = [
-        f"Steps: {kind.count:,} {kind.name}{size}; recorded: {kind.first} to {last}.",
+        f"Steps: {kind.count:,} {kind.name}{size}; {kind.recorded} recorded, from {kind.first} on.",
         f"Step time: {step_times(kind, profile)}.",
     ]
     unrecorded = mean_ms(kind.unrecorded)
@@ -195,7 +194,9 @@ def describe(summary: Summary, kind: Kind, profile: Profile) -> list[str]:
     if not kind.has_settled:
         lines.append("A function was still being traced shortly before the recording.")
     if kind.irregular:
-        lines.append(f"Not counted: {kind.irregular} steps with much else in them (evaluation?).")
+        lines.append(
+            f"Left out: steps with much more in them, an evaluation say: {kind.irregular}."
+        )
     for other in summary.kinds:
         if other is not kind:
             lines.append(f"Also: {other.count:,} {other.name}{relation(other, kind)}.")
