@@ -235,6 +235,21 @@ def test_two_ranks(ranks: str, warm_python: Path, tmp_path: Path) -> None:
         assert (kind.count, recorded_steps(kind)) == (40, list(range(20, 30)))
 
 
+def test_a_module_that_is_looked_for_before_it_is_imported(tmp_path: Path) -> None:
+    """TensorFlow asks whether there is a Keras before it imports it."""
+    (tmp_path / "sought.py").write_text("value = 1")
+    code = f"""
+import importlib.util, sys
+sys.path[:0] = [{str(ROOT)!r}, {str(tmp_path)!r}]
+from tfworkshop.profile.hooks import AfterImport
+sys.meta_path.insert(0, AfterImport({{"sought": lambda module: print(module.value)}}))
+assert importlib.util.find_spec("sought")
+import sought
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "1\n"), ended.stderr
+
+
 def test_where_the_runner_goes() -> None:
     environment = {"PATH": str(Path(sys.executable).parent)}
     settings = command.Settings("logs")

@@ -64,8 +64,8 @@ def test_a_loop_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_what_is_typed(tmp_path: Path) -> None:
     """The page's lines in a bash, with model.fit, and without a network if the kernel allows it."""
-    job, at_home, _ = code_blocks("bash")
-    commands = [*job.splitlines()[:2], *at_home.splitlines()[1:]]  # the job's scp needs a cluster
+    typed, _ = code_blocks("bash")
+    commands = ["python train.py > log.txt", "rm -r logs", *typed.splitlines()]
     (tmp_path / "workshop").symlink_to(ROOT)
     (tmp_path / "train.py").write_text((STRANGERS / "fit.py").read_text() + LINE_PROFILED)
     without_network = ["unshare", "--map-root-user", "--net"]

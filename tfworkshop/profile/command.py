@@ -216,7 +216,8 @@ def step_times(kind: Kind, profile: Profile) -> str:
     if recorded:
         part = f"{ms(recorded)} ms recorded"
         if unrecorded:
-            part += f", {percent(recorded / unrecorded - 1)} more"
+            more = recorded / unrecorded - 1
+            part += f", {percent(abs(more))} {'more' if more >= 0 else 'less'}"
         parts.append(part)
     return ", ".join(parts) or "not known"
 

@@ -25,19 +25,25 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
     def __init__(self, actions: dict[str, Callable[[ModuleType], None]]) -> None:
         self.actions = actions
+        self.is_searching = False
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        action = self.actions.pop(name, None)  # once, and not again for the search below
-        spec = importlib.util.find_spec(name) if action else None
-        if action is None or spec is None or spec.loader is None:
+        if name not in self.actions or self.is_searching:
+            return None
+        self.is_searching = True  # the others shall find it
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.is_searching = False
+        if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
 
         def execute_and_act(module: ModuleType) -> None:
             execute(module)
-            action(module)
+            self.actions.pop(name)(module)
 
         spec.loader.exec_module = execute_and_act  # type: ignore[method-assign]
         return spec
