@@ -81,7 +81,7 @@ def test_what_is_typed(tmp_path: Path) -> None:
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
     check_profile(report.load(tmp_path / "logs")[0])
-    assert re.search(r"^[A-Z][a-z]+-bound: ", finished.stdout, re.M)
+    assert re.search(r"^[A-Z][a-z]+-bound: ", finished.stderr, re.M)  # by profile
     assert (tmp_path / "report.html").stat().st_size > 10_000
     assert "accuracy" in (tmp_path / "log.txt").read_text()
     assert "    return 1" in finished.stdout  # the line profiler shows the source
