@@ -65,9 +65,11 @@ def test_a_loop_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 def test_what_is_typed(tmp_path: Path) -> None:
     """The page's lines in a bash, with model.fit, and without a network if the kernel allows it."""
     typed, _ = code_blocks("bash")
-    commands = ["python train.py > log.txt", "rm -r logs", *typed.splitlines()]
+    commands = ["python pasted.py > log.txt", "mv logs pasted", *typed.splitlines()]
     (tmp_path / "workshop").symlink_to(ROOT)
-    (tmp_path / "train.py").write_text((STRANGERS / "fit.py").read_text() + LINE_PROFILED)
+    unedited = ROOT / "tests" / "programs" / "fit_arrays.py"
+    (tmp_path / "pasted.py").write_text((STRANGERS / "fit.py").read_text())
+    (tmp_path / "train.py").write_text(unedited.read_text() + LINE_PROFILED)
     without_network = ["unshare", "--map-root-user", "--net"]
     if subprocess.run([*without_network, "true"], capture_output=True).returncode:
         without_network = []
@@ -80,6 +82,7 @@ def test_what_is_typed(tmp_path: Path) -> None:
         text=True,
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
+    check_profile(report.load(tmp_path / "pasted")[0])
     check_profile(report.load(tmp_path / "logs")[0])
     assert re.search(r"^[A-Z][a-z]+-bound: ", finished.stderr, re.M)  # by profile
     assert (tmp_path / "report.html").stat().st_size > 10_000
