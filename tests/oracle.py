@@ -33,10 +33,6 @@ def convert(file: Path, tool: str) -> Any:
     return json.loads(data or "{}")
 
 
-def step_rows(file: Path) -> list[dict[str, Any]]:
-    return rows(convert(file, "overview_page")[1])
-
-
 def ask_tensorboard(file: Path) -> Oracle:
     overview = convert(file, "overview_page")
     operations = {}

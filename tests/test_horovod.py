@@ -41,6 +41,7 @@ from tfworkshop.environment import horovod_build
 from tfworkshop.processes import started
 
 pytestmark = [
+    pytest.mark.both_stacks,
     pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore:`build"),  # of the smooth model in ranks.py

@@ -151,6 +151,7 @@ def test_json_and_terminal(profiled: Path, tmp_path: Path, capsys: pytest.Captur
         assert op["name"][-20:] in shown
 
 
+@pytest.mark.both_stacks
 def test_slow_input_is_called_so(tmp_path: Path) -> None:
     import tensorflow as tf
 
@@ -171,6 +172,7 @@ def test_slow_input_is_called_so(tmp_path: Path) -> None:
     assert "Map" in bottleneck.iterator and bottleneck.slowest_call_ms > 15
 
 
+@pytest.mark.both_stacks
 def test_eager_steps_and_retracing_are_called_so(tmp_path: Path) -> None:
     import tensorflow as tf
 

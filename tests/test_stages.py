@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import tensorflow as tf
-from oracle import step_rows
 
 from tests.conftest import (
     LAST,
@@ -32,9 +31,10 @@ from tests.conftest import (
     stages,
 )
 from tfworkshop import results as results_format
+from tfworkshop.report import command as report
 from tfworkshop.stages import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.both_stacks]
 
 STEPS, BATCH = 26, 16
 PROFILING = stages("04", "05", "06")
@@ -159,8 +159,8 @@ def test_the_profile_has_every_step_of_its_window(trained: Trained) -> None:
     profiles = list(trained.folder.glob("logs/plugins/profile/*/*.xplane.pb"))
     assert len(profiles) == (trained.script in PROFILING)
     for profile in profiles:
-        marked = {row["stepnum"] for row in step_rows(profile)}
-        assert marked == {f"train {step}" for step in range(10, 20)}
+        steps = report.load(profile)[0].steps.per_step
+        assert [step.name for step in steps] == [f"train {step}" for step in range(10, 20)]
 
 
 # --- options ---
