@@ -44,6 +44,7 @@ ARROWS = {
     "environment": set(),
     "ladder": set(),
     "report": set(),
+    "profile": {"report"},
     "xray": set(),
     "exercises": {"report"},
     "mysteries": {"report", "xray", "exercises"},

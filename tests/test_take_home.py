@@ -64,10 +64,12 @@ def test_a_loop_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_what_is_typed(tmp_path: Path) -> None:
     """The page's lines in a bash, with model.fit, and without a network if the kernel allows it."""
-    job, at_home, _ = code_blocks("bash")
-    commands = [*job.splitlines()[:2], *at_home.splitlines()[1:]]  # the job's scp needs a cluster
+    typed, _ = code_blocks("bash")
+    commands = ["python pasted.py > log.txt", "mv logs pasted", *typed.splitlines()]
     (tmp_path / "workshop").symlink_to(ROOT)
-    (tmp_path / "train.py").write_text((STRANGERS / "fit.py").read_text() + LINE_PROFILED)
+    unedited = ROOT / "tests" / "programs" / "fit_arrays.py"
+    (tmp_path / "pasted.py").write_text((STRANGERS / "fit.py").read_text())
+    (tmp_path / "train.py").write_text(unedited.read_text() + LINE_PROFILED)
     without_network = ["unshare", "--map-root-user", "--net"]
     if subprocess.run([*without_network, "true"], capture_output=True).returncode:
         without_network = []
@@ -80,8 +82,9 @@ def test_what_is_typed(tmp_path: Path) -> None:
         text=True,
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
+    check_profile(report.load(tmp_path / "pasted")[0])
     check_profile(report.load(tmp_path / "logs")[0])
-    assert re.search(r"^[A-Z][a-z]+-bound: ", finished.stdout, re.M)
+    assert re.search(r"^[A-Z][a-z]+-bound: ", finished.stderr, re.M)  # by profile
     assert (tmp_path / "report.html").stat().st_size > 10_000
     assert "accuracy" in (tmp_path / "log.txt").read_text()
     assert "    return 1" in finished.stdout  # the line profiler shows the source

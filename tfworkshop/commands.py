@@ -153,6 +153,26 @@ COMMANDS = (
         switch("--ranks", "all runs below the folder are the ranks of one"),
     ),
     command(
+        "profile",
+        "record some steps of any TensorFlow program, unedited: profile -- python train.py",
+        "profile.command:run",
+        count(
+            "--steps",
+            None,
+            "record these; default: 20 to 29, once nothing is traced any more",
+            nargs=2,
+            metavar=("FIRST", "LAST"),
+        ),
+        file("--logdir", "where the profile goes; default logs", default="logs", metavar="FOLDER"),
+        switch("--stop", "end the program after the recording"),
+        option(
+            "--ranks",
+            choices=("0", "all"),
+            default="0",
+            help="which processes of a job record; default: the first",
+        ),
+    ),
+    command(
         "xray",
         "predict what a GPU would see of a stage's step, without a GPU: kernels, copies, no times",
         "xray.command:run",
@@ -212,6 +232,12 @@ def parse(argv: list[str]) -> tuple[Command, dict[str, Any]]:
     if name == "test":  # the options that it does not know are pytest's
         known, rest = parser.parse_known_args(argv[1:])
         return chosen, {**vars(known), "rest": rest}
+    if name == "profile":  # after -- comes the user's program
+        place = argv.index("--") if "--" in argv else len(argv)
+        options = parser.parse_args(argv[1:place])
+        if not argv[place + 1 :]:
+            parser.error("put the program after --: profile -- python train.py")
+        return chosen, {**vars(options), "program": argv[place + 1 :]}
     return chosen, vars(parser.parse_args(argv[1:]))
 
 

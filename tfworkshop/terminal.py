@@ -10,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 
-def console() -> Console:
+def console(stderr: bool = False) -> Console:
     """Colour and width of the terminal; 100 columns for a file or a pipe.
 
     Text is printed as it is: brackets in the name of a device are no markup.
     """
-    output = Console(highlight=False, markup=False, emoji=False)
+    output = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not output.is_terminal:
         output.width = 100
     return output

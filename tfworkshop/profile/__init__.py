@@ -1,0 +1,1 @@
+"""`./workshop profile`: run an unedited TensorFlow program, and record some of its steps."""
