@@ -47,7 +47,7 @@ static __thread uint32_t current_call;
 static uint32_t last_call;
 
 // What CUPTI passes on of a call: its arguments, in their order.
-typedef struct { CUfunction f; unsigned grid[6], shared; CUstream s; void **args, **extra; } cuLaunchKernel_params;
+typedef struct { CUfunction f; unsigned gx, gy, gz, bx, by, bz, shared; CUstream s; void **args, **extra; } cuLaunchKernel_params;
 typedef struct { CUdeviceptr to; const void *from; size_t bytes; CUstream s; } cuMemcpyHtoDAsync_v2_params;
 typedef struct { void *to; CUdeviceptr from; size_t bytes; CUstream s; } cuMemcpyDtoHAsync_v2_params;
 typedef struct { CUdeviceptr to, from; size_t bytes; CUstream s; } cuMemcpyDtoDAsync_v2_params;
