@@ -27,11 +27,30 @@ static double number(const char *name, double otherwise)
     return text && *text ? atof(text) : otherwise;
 }
 
+// CUDA_VISIBLE_DEVICES, as the CUDA programming guide describes it: numbers, up to the first that is
+// not a device's.
+static int count_visible(const char *list)
+{
+    int devices = 0;
+    while (*list && devices < settings.devices) {
+        char *end;
+        long device = strtol(list, &end, 10);
+        if (end == list || device < 0 || device >= settings.devices)
+            break;
+        devices++;
+        list = *end == ',' ? end + 1 : end;
+    }
+    return devices;
+}
+
 __attribute__((constructor(101))) static void start(void)
 {
     settings.devices = number("IDEAL_GPU_DEVICES", 1);
     if (settings.devices > MOST_DEVICES)
         settings.devices = MOST_DEVICES;
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (visible)
+        settings.devices = count_visible(visible);
     settings.capability = 10 * number("IDEAL_GPU_CAPABILITY", 8.0) + 0.5;
     settings.memory = (size_t)number("IDEAL_GPU_MEMORY_MB", 40960) << 20;
     settings.added_ns = number("IDEAL_GPU_ADDED_NS", 0);

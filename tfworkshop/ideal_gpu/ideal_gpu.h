@@ -49,7 +49,7 @@ struct tally {
     int depth;  // of calls into these libraries
     struct tally *next;
 };
-extern __thread struct tally *own_tally __attribute__((tls_model("initial-exec")));
+extern __thread struct tally *own_tally;
 struct tally *new_tally(void);
 
 static inline struct tally *tally(void) { return own_tally ? own_tally : new_tally(); }
