@@ -21,7 +21,7 @@ import pytest
 from container import image
 from tests.conftest import ROOT, stage_environment
 from tfworkshop.doctor import system
-from tfworkshop.machine import pinned_version
+from tfworkshop.machine import pinned_versions
 
 DEFINITION = (ROOT / "container" / "workshop.def").read_text()
 README = (ROOT / "container" / "README.md").read_text()
@@ -91,10 +91,12 @@ def test_the_runscript_starts_python_or_the_workshop(tmp_path: Path) -> None:
 
 def test_the_readme_has_the_pinned_releases() -> None:
     rows = dict(re.findall(r"^\| ([\w -]+?) \| ([\d.]+)", README, flags=re.M))
+    pins = pinned_versions("requirements-2.17.txt")
     for name in ("tensorflow", "keras", "numpy", "protobuf", "tensorboard"):
-        assert rows[name].split(".")[:2] == pinned_version(name).split(".")[:2], name
-    assert rows["tensorboard-plugin-profile"] == pinned_version("tensorboard-plugin-profile")
-    assert rows["line-profiler"] == pinned_version("line_profiler")
+        (version,) = pins[name]
+        assert rows[name].split(".")[:2] == version.split(".")[:2], name
+    for name in ("tensorboard-plugin-profile", "line-profiler"):
+        assert pins[name] == {rows[name]}
 
 
 # --- %post ---
@@ -122,7 +124,7 @@ def test_post_adds_what_is_missing_and_replaces_nothing(tmp_path: Path) -> None:
     added = {d.metadata["Name"].replace("-", "_") for d in metadata.distributions(path=[str(own)])}
     assert missing <= added
     assert not added & {"protobuf", "tomli"}  # which a newer Python does not need
-    assert len((workshop / "added.txt").read_text().split()) == len(added)
+    assert len((workshop / "added.txt").read_text().splitlines()) == len(added)
 
 
 # --- %test ---

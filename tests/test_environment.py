@@ -17,6 +17,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tfworkshop import commands
 from tfworkshop.__main__ import main
@@ -442,11 +443,16 @@ def test_a_build_that_fails_shows_why_and_leaves_only_the_log(
 # --- the files themselves ---
 
 
-def test_every_requirement_is_pinned_once() -> None:
-    files = [ROOT / "requirements.txt", ROOT / "requirements-test.txt"]
-    lines = [line for file in files for line in file.read_text().splitlines()]
-    pin = re.compile(r"([A-Za-z][\w.-]*)==[\w.]+(; python_version < \"3\.\d+\")?( |$)")
-    pins = [pin.match(line) for line in lines if line and not line.startswith("#")]
-    assert all(pins)
-    names = [pin[1].lower().replace("_", "-") for pin in pins if pin]
-    assert len(names) == len(set(names)) and {"tensorflow", "pip", "msgspec"} <= set(names)
+@pytest.mark.parametrize("lock", ["requirements.txt", "requirements-2.17.txt"])
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+def test_every_requirement_is_pinned_once(lock: str, python: str) -> None:
+    pins = {}
+    for file in (ROOT / lock, ROOT / "requirements-test.txt"):
+        for line in file.read_text().splitlines()[1:]:
+            pin = Requirement(line)
+            environment = {"python_version": python, "python_full_version": f"{python}.0"}
+            if pin.marker is None or pin.marker.evaluate(environment):
+                version = str(pin.specifier)
+                assert version.startswith("==")
+                assert pins.setdefault(pin.name, version) == version
+    assert {"tensorflow", "pip", "msgspec", "pytest"} <= set(pins)

@@ -10,6 +10,7 @@ from tests.conftest import LAST, read_results, run_script
 
 
 @pytest.mark.slow
+@pytest.mark.both_stacks
 @pytest.mark.timeout(600)
 def test_it_learns(mnist: Path, warm_python: Path, tmp_path: Path) -> None:
     """By the last stage, the furthest from 00; that all take the same steps is tested elsewhere."""

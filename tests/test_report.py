@@ -1,4 +1,4 @@
-"""`./workshop report`: TensorFlow's converters as the oracle, real profiles, files, bad input."""
+"""`./workshop report`: TensorBoard's converters as the oracle, real profiles, files, bad input."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from oracle import Oracle, ask_tensorboard
 from xspaces import Made
 
 from tfworkshop.problem import Problem
@@ -56,52 +57,6 @@ def record(folder: Path, step: Callable[[int], object], count: int = 6) -> Path:
 # --- the oracle ---
 
 
-class Oracle(NamedTuple):
-    """What TensorFlow's converters make of a file."""
-
-    steps: list[dict[str, float]]
-    operations: dict[tuple[str, str, str], tuple[float, int]]  # self time in us, count
-    kernels: Counter[str]  # ns by name
-    bits16_percent: float
-    peaks: dict[str, int]
-
-
-def ask_tensorflow(file: Path) -> Oracle:
-    from tensorboard_plugin_profile.protobuf.input_pipeline_pb2 import PerGenericStepDetails
-    from tensorboard_plugin_profile.protobuf.kernel_stats_pb2 import KernelStatsDb
-    from tensorboard_plugin_profile.protobuf.overview_page_pb2 import OverviewPage
-    from tensorboard_plugin_profile.protobuf.tf_stats_pb2 import TfStatsDatabase
-    from tensorflow.python.profiler.internal import _pywrap_profiler
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-    space = xplane_pb2.XSpace.FromString(file.read_bytes())
-    space.hostnames[:] = ["oracle"]  # it wants files to be named after their host
-
-    def convert(tool: str) -> bytes:
-        return _pywrap_profiler.xspace_to_tools_data_from_byte_string(
-            [space.SerializeToString()], ["oracle.xplane.pb"], tool, {}
-        )[0]
-
-    page = OverviewPage.FromString(convert("overview_page"))
-    steps = []
-    for packed in page.input_analysis.step_details:
-        step = PerGenericStepDetails()
-        packed.Unpack(step)
-        steps.append({field.name: value for field, value in step.ListFields()})
-    operations = {}
-    table = TfStatsDatabase.FromString(convert("framework_op_stats"))
-    for r in table.without_idle.tf_stats_record:
-        figures = r.total_self_time_in_us, r.occurrences
-        operations[r.op_name, r.op_type, r.host_or_device] = figures
-    kernels: Counter[str] = Counter()
-    for kernel in KernelStatsDb.FromString(convert("kernel_stats")).reports:
-        kernels[kernel.name] += kernel.total_duration_ns
-    memory = json.loads(convert("memory_profile") or b"{}").get("memoryProfilePerAllocator", {})
-    peaks = {n: int(m["profileSummary"]["peakStats"]["peakBytesInUse"]) for n, m in memory.items()}
-    bits = page.analysis.device_compute_16bit_percent
-    return Oracle(steps, operations, kernels, bits, peaks)
-
-
 def synchronous_gpu() -> Made:
     """Three steps of 100 µs: data, launches, kernels in 16 and 32 bit."""
     made = Made()
@@ -123,38 +78,43 @@ def synchronous_gpu() -> Made:
     return made
 
 
-PARTS = {  # ours, and TensorFlow's fields that add up to it
-    "input": ("host_wait_input_ms", "host_to_device_ms"),
-    "device_compute": ("device_compute_ms",),
-    "output": ("output_ms",),
-    "collectives": ("device_collectives_ms",),
+PARTS = {  # ours, and TensorBoard's column
+    "input": "infeedTimeMs",
+    "device_compute": "deviceComputeTimeMs",
+    "output": "outfeedTimeMs",
+    "collectives": "deviceCollectivesTimeMs",
 }
 
 
 def compare_steps(ours: Steps, theirs: Oracle, parts: list[str]) -> None:
     """Ours knows more about the rest, on purpose: launching, compiling, Python inside a call."""
-    assert len(theirs.steps) == ours.count > 0
-    for step, expected in zip(ours.per_step, theirs.steps):
-        assert step.total_ms == pytest.approx(expected["step_time_ms"], rel=0.01)
-    total = sum(step["step_time_ms"] for step in theirs.steps)
+    assert len(theirs.steps) > 0
+    expected = {row["stepnum"]: row["stepTimeMs"] for row in theirs.steps}
+    same = [step for step in ours.per_step if step.name in expected or len(expected) == 1]
+    assert len(same) == len(expected) >= ours.count - 2  # it may leave out the first and the last
+    for step, total_ms in zip(same, expected.values()):
+        assert step.total_ms == pytest.approx(total_ms, rel=0.01)
+    total = sum(step["stepTimeMs"] for step in theirs.steps)
     for part in parts:
-        spent = sum(step.get(field, 0) for step in theirs.steps for field in PARTS[part])
+        spent = sum(step[PARTS[part]] for step in theirs.steps)
         assert ours.share(part) == pytest.approx(spent / total, abs=0.02), part
 
 
 @pytest.mark.parametrize("name", ["sample", "stage", "made", "gpu"])
-def test_the_figures_are_those_of_tensorflow(name: str, profiled: Path, tmp_path: Path) -> None:
+def test_the_figures_are_those_of_tensorboard(name: str, profiled: Path, tmp_path: Path) -> None:
     file = {"sample": SAMPLE, "stage": only_file(profiled), "gpu": GPU_PROFILE}.get(name)
     file = file or synchronous_gpu().write(tmp_path)
     if not file.exists():
         pytest.skip("the published GPU profile is not here")
-    theirs, ours = ask_tensorflow(file), report.load(file)[0]
-    if name != "made":  # TensorFlow ties no work to its markers
+    theirs, ours = ask_tensorboard(file), report.load(file)[0]
+    if name != "made":  # TensorBoard ties no work to its markers
         compare_steps(ours.steps, theirs, ["device_compute"] if name == "gpu" else list(PARTS))
     found = {(op.name, op.type, op.where.title()): op for op in ours.operations}
     for key, (self_us, count) in theirs.operations.items():
-        assert found[key].self_ms * 1e3 == pytest.approx(self_us, rel=0.02, abs=0.1), key
-        assert found[key].count == count
+        if key[0] != "(null)":
+            assert found[key].self_ms * 1e3 == pytest.approx(self_us, rel=0.02, abs=0.1), key
+            # It counts an operation again where other threads help with it.
+            assert found[key].count <= count <= 2 * found[key].count
     kernels: Counter[str] = Counter()
     for kernel in ours.kernels:
         kernels[kernel.name] += round(kernel.total_ms * 1e6)
@@ -175,7 +135,7 @@ def test_json_and_terminal(profiled: Path, tmp_path: Path, capsys: pytest.Captur
     assert [step["name"] for step in steps["per_step"]] == [f"train {i}" for i in range(5, 15)]
     assert made["verdict"]["kind"] == "compute-bound"
     assert made["verdict"]["confidence"] == "measured"
-    assert {op["mode"] for op in made["operations"]} == {"graph", "tf.data"}
+    assert {op["mode"] for op in made["operations"]} == {"graph", "tf.data", "XLA"}
     assert next(op["count"] for op in made["operations"] if op["name"].startswith("adam/")) == 10
     assert sum(op["share"] for op in made["operations"]) == pytest.approx(1)
     (memory,) = made["memory"]
@@ -183,7 +143,7 @@ def test_json_and_terminal(profiled: Path, tmp_path: Path, capsys: pytest.Captur
     assert made["precision"] == {"bits16_percent": None, "bits32_percent": None}
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 100 and "\x1b" not in shown
-    starts = [line.split(":")[0] for line in shown.splitlines()[:4]]
+    starts = re.findall(r"^(\S+):", shown, re.M)[:4]
     assert starts == ["Compute-bound", "Evidence", "Ceiling", "Next"]
     for step in steps["per_step"]:
         assert re.search(rf" {step['name']} [I#.*]+ ", shown)
@@ -191,6 +151,7 @@ def test_json_and_terminal(profiled: Path, tmp_path: Path, capsys: pytest.Captur
         assert op["name"][-20:] in shown
 
 
+@pytest.mark.both_stacks
 def test_slow_input_is_called_so(tmp_path: Path) -> None:
     import tensorflow as tf
 
@@ -211,6 +172,7 @@ def test_slow_input_is_called_so(tmp_path: Path) -> None:
     assert "Map" in bottleneck.iterator and bottleneck.slowest_call_ms > 15
 
 
+@pytest.mark.both_stacks
 def test_eager_steps_and_retracing_are_called_so(tmp_path: Path) -> None:
     import tensorflow as tf
 

@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MODULES = ["tensorflow", "keras", "horovod.tensorflow", "line_profiler", "rich.console", "psutil"]
-MODULES += ["tensorboard_plugin_profile.protobuf.overview_page_pb2"]
+MODULES += ["xprof.convert.raw_to_tool_data"]
 CLIENT = """\
 #!{python} -IS
 import json, os, signal, socket, sys

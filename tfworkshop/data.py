@@ -262,7 +262,7 @@ def write(path: Path, arrays: Arrays, is_ours: bool) -> Path | None:
     keep = target.exists() and not is_ours
 
     def write_to(part: Path) -> None:
-        np.savez_compressed(part, **arrays)
+        np.savez_compressed(part, allow_pickle=False, **arrays)
         if keep:
             target.rename(aside)
 

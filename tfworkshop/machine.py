@@ -18,15 +18,12 @@ LAUNCHER_VARIABLE = re.compile(
 )
 
 
-def pinned_version(package: str) -> str:
-    """The version of a package in requirements.txt."""
-    requirements = (ROOT / "requirements.txt").read_text()
-    pin = re.search(rf"^{re.escape(package)}==([^\s;]+)", requirements, re.M)
-    assert pin, f"requirements.txt has no {package}"
-    return pin[1]
-
-
-TENSORFLOW_VERSION = pinned_version("tensorflow")
+def pinned_versions(lock: str) -> dict[str, set[str]]:
+    """The versions of each package in a requirements file: some depend on Python's version."""
+    versions: dict[str, set[str]] = {}
+    for package, version in re.findall(r"^([\w-]+)==([^\s;]+)", (ROOT / lock).read_text(), re.M):
+        versions.setdefault(package, set()).add(version)
+    return versions
 
 
 def has_nvidia_gpu() -> bool:

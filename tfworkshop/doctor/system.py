@@ -15,7 +15,8 @@ from importlib import metadata
 from pathlib import Path
 
 from tfworkshop.doctor.finding import Finding, fail, ok, warn
-from tfworkshop.machine import in_container, pinned_version
+from tfworkshop.environment.venv import installed_requirements
+from tfworkshop.machine import in_container, pinned_versions
 from tfworkshop.stages import ROOT
 
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
@@ -27,27 +28,29 @@ GB = 1e9
 # Packages that must be there; of some, the release (the first two numbers) must be the pinned one.
 ANY_RELEASE = ("line_profiler", "matplotlib", "msgspec", "numpy", "rich")
 PINNED_RELEASE = ("keras", "protobuf", "tensorboard", "tensorboard-plugin-profile", "tensorflow")
+LOCKS = {"2.17": "requirements-2.17.txt"}  # by TensorFlow's release; else requirements.txt
 
 
 # --- the Python environment ---
 
 
-def venv_folder() -> Path:
-    return Path(os.environ.get("WORKSHOP_VENV") or ROOT / ".venv").absolute()
+def release(version: str) -> str:
+    """The first two numbers."""
+    return ".".join(version.split(".")[:2])
 
 
-def in_own_venv() -> bool:
-    """Whether this is the environment that ./workshop has set up."""
-    return Path(sys.prefix).resolve() == venv_folder().resolve()
+def lock() -> str:
+    """The requirements file of the TensorFlow that is installed."""
+    return LOCKS.get(release(installed("tensorflow") or ""), "requirements.txt")
 
 
 def repair() -> str:
     """What to type for a new environment."""
-    if in_own_venv():
+    if installed_requirements():
         return f"rm -r {sys.prefix} && ./workshop setup"
     if in_container():
         return "build the image again (container/README.md)"
-    return f"{sys.executable} -m pip install -r {ROOT / 'requirements.txt'}"
+    return f"{sys.executable} -m pip install -r {ROOT / lock()}"
 
 
 def installed(name: str) -> str | None:
@@ -61,9 +64,9 @@ def installed(name: str) -> str | None:
 
 def check_environment() -> Finding:
     if installed("tensorflow"):
-        whose = "set up by ./workshop" if in_own_venv() else "not set up by ./workshop"
+        whose = "set up by ./workshop" if installed_requirements() else "not set up by ./workshop"
         return ok("environment", f"{sys.prefix}, {whose}")
-    what = f"no TensorFlow at {venv_folder()}, so it was not checked"
+    what = f"no TensorFlow for {sys.executable}, so it was not checked"
     return fail("environment", what, "./workshop setup (needs a network; takes about a minute)")
 
 
@@ -77,15 +80,15 @@ def check_packages() -> Finding:
     missing = [name for name in ANY_RELEASE + PINNED_RELEASE if not installed(name)]
     if missing:
         return fail("packages", f"missing: {', '.join(missing)}", repair())
+    pins = pinned_versions(lock())
     different = []
     for name in PINNED_RELEASE:
         version = str(installed(name))
-        pin = pinned_version(name)
-        if version.split(".")[:2] != pin.split(".")[:2]:
-            different.append(f"{name} is {version}, not {pin}")
+        if release(version) not in {release(pin) for pin in pins[name]}:
+            different.append(f"{name} is {version}, not {' or '.join(sorted(pins[name]))}")
     if different:
         return warn("packages", ", ".join(different), repair())
-    return ok("packages", f"TensorFlow {installed('tensorflow')}; all fit requirements.txt")
+    return ok("packages", f"TensorFlow {installed('tensorflow')}; all fit {lock()}")
 
 
 # --- container, data, folders, network ---

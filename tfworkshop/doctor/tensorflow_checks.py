@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -206,10 +207,18 @@ def explain_no_gpu_events(log: str) -> Finding:
 
 def check_plugin() -> Finding:
     """Let TensorBoard's profile plugin read the profile of stage 04's page."""
-    from tensorboard_plugin_profile.convert import raw_to_tool_data
+    try:
+        from xprof.convert import raw_to_tool_data
 
+        tool = "overview_page"
+    except ImportError:  # the plugin of TensorFlow 2.17
+        from tensorboard_plugin_profile.convert import raw_to_tool_data
+
+        tool = "overview_page^"
     (profile,) = (ROOT / "04_tf_profiler" / "sample").rglob("*.xplane.pb")
-    raw_to_tool_data.xspace_to_tool_data([str(profile)], "overview_page^", {})
+    with tempfile.TemporaryDirectory() as folder:  # it writes a cache beside the profile
+        copy = shutil.copy(profile, folder)
+        raw_to_tool_data.xspace_to_tool_data([str(copy)], tool, {})
     version = installed("tensorboard-plugin-profile")
     return ok("plugin", f"tensorboard-plugin-profile {version} reads a profile")
 

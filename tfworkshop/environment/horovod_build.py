@@ -34,6 +34,18 @@ PATCHES = (  # file, what stands in it once, what takes its place
         "  const size_type count_;\n",
         "  size_type count_;\n",
     ),
+    (  # XLA's own exchange, on GPUs: it is not used here, and needs headers that 2.21 lacks
+        "horovod/tensorflow/CMakeLists.txt",
+        'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")\n',
+        "",
+    ),
+    (  # on GPUs: TensorFlow 2.21 no longer exports this function
+        "horovod/tensorflow/mpi_ops.cc",
+        "GpuStreamHandle AsGpuStreamValue(Stream* stream);\n",
+        "template <class S> GpuStreamHandle AsGpuStreamValue(S* stream) {\n"
+        "  return static_cast<GpuStreamHandle>(stream->platform_specific_handle().stream);\n"
+        "}\n",
+    ),
     (  # it forgets which network to use, and crashes on a machine whose own name has no address
         "horovod/common/gloo/gloo_context.cc",
         "  assert(global_context.IsEnabled());\n",

@@ -6,7 +6,7 @@
 # shellcheck disable=SC2154 # ./workshop has set the variables
 
 uv_version=0.13.7
-oldest=10 newest=12 # Python 3.10 to 3.12: TensorFlow 2.17 has wheels for these
+oldest=10 # Python 3.10, to 3.$newest
 no_network="Without a network: type ./workshop setup where there is one (a login node), or set HTTPS_PROXY."
 child=
 

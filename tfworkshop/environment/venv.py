@@ -12,7 +12,7 @@ def installed_requirements() -> list[str]:
     return stamp.read_text().splitlines() if stamp.exists() else []
 
 
-def run(test: bool, horovod: bool) -> int:
+def run(test: bool, horovod: bool, ideal_gpu: bool) -> int:
     """`./workshop setup`: all is done by now."""
     if installed_requirements():
         print(f"Ready: {sys.prefix}")

@@ -293,7 +293,7 @@ def examine(run: Run, folder: Path) -> None:
     if model:
         observed.weight_types = sorted({weight.dtype for weight in weights.values()})
         arrays = {name: np.array(weight).astype(np.float32) for name, weight in weights.items()}
-        np.savez(folder / f"{run.name}.npz", **arrays)
+        np.savez(folder / f"{run.name}.npz", allow_pickle=False, **arrays)
         with np.load(run.data) as file:
             images, labels = file["x_test"], file["y_test"]
         logits = model(images[..., np.newaxis].astype(np.float32) / 255, training=False)
