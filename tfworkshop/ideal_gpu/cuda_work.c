@@ -156,6 +156,14 @@ static void set_memory(const struct operation *operation)
     LOG("memset %zu\n", operation->bytes);
 }
 
+// TensorFlow's own function: what it takes is not the stand-in's time.
+static void call_host(CUhostFn call, void *data)
+{
+    uint64_t start = ticks();
+    call(data);
+    tally()->counts[TICKS] -= ticks() - start;
+}
+
 static void perform(const struct operation *operation, uint32_t stream)
 {
     __atomic_fetch_add(&device_ns, 1000, __ATOMIC_RELAXED);
@@ -174,7 +182,7 @@ static void perform(const struct operation *operation, uint32_t stream)
         report(MEMSET_ACTIVITY, operation, stream);
         break;
     case HOST_CALL:
-        operation->call(operation->data);
+        call_host(operation->call, operation->data);
         break;
     case CHILD_GRAPH:
         for (size_t i = 0; i < operation->child->count; i++)
@@ -249,13 +257,6 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn call, void *data)
     API;
     return submit(stream, (struct operation){.kind = HOST_CALL, .call = call, .data = data});
 }
-CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback call, void *data, unsigned flags)
-{
-    API;
-    call(stream, OK, data);
-    return OK;
-}
-
 // The names that were made so far, by function and shape.
 struct named_call { const char *name; int64_t shape[8]; struct kernel *kernel; struct named_call *next; };
 static struct named_call *named_calls[1024];

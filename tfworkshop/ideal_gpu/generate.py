@@ -64,6 +64,7 @@ def write_function(name: str, action: str, error: int) -> str:
         "cublas": f'return launch_cublas(a, "{name}");',
         "cudnn": f'return launch_cudnn(a, "{name}");',
         "object": "return create_cudnn_object(a);",
+        "refused": f"return {error};",
         "": f'static int said; return not_implemented("{name}", &said, {error});',
     }
     return f"int {name}(word a) {{ {bodies[action]} }}\n"
