@@ -11,12 +11,13 @@ import tempfile
 from pathlib import Path
 
 from tfworkshop import processes
-from tfworkshop.files import cache_folder
+from tfworkshop.files import cache_folder, results_folder
 from tfworkshop.ideal_gpu.generate import generate
 from tfworkshop.problem import Problem
 from tfworkshop.stages import ROOT
 
 SOURCES = Path(__file__).parent
+COUNTED = SOURCES / "counted.py"
 LIBRARY = "libidealgpu.so"
 COMPILE = ["cc", "-O2", "-fPIC", "-mtls-dialect=gnu2", "-Wall", "-Wno-deprecated-declarations"]
 # The names that TensorFlow opens. Its configuration has the versions of most of them.
@@ -30,13 +31,11 @@ def is_in_use() -> bool:
     return ENVIRONMENT in os.environ
 
 
-def find_python() -> Path:
-    """The Python of the environment that has TensorFlow's GPU build."""
-    folder = Path(os.environ.get("WORKSHOP_IDEAL_GPU_VENV") or ROOT / ".venv-ideal-gpu").absolute()
-    python = folder / "bin" / "python"
-    if not python.exists():
-        raise Problem(f"there is no {folder.name} yet. Type: ./workshop setup --ideal-gpu")
-    return python
+def restart_on_it(argv: list[str]) -> None:
+    """Start this ./workshop again, in the same process, with the ideal GPU; once."""
+    if not is_in_use():
+        command = [sys.executable, str(ROOT / "tfworkshop" / "__main__.py"), *argv]
+        os.execve(sys.executable, command, environment(Path(sys.executable)))
 
 
 def environment(python: Path) -> dict[str, str]:
@@ -45,6 +44,7 @@ def environment(python: Path) -> dict[str, str]:
     toolkit = folder / "toolkit"
     variables = dict(os.environ)
     variables[ENVIRONMENT] = str(folder)
+    variables["WORKSHOP_RESULTS"] = str(results_folder() / "ideal_gpu")  # beside this machine's own
     variables["LD_LIBRARY_PATH"] = join(folder, variables.get("LD_LIBRARY_PATH"))
     # XLA looks for ptxas on PATH first: a CUDA toolkit of this machine must not come before ours.
     path = join(python.parent, variables.get("PATH"))
@@ -56,6 +56,8 @@ def environment(python: Path) -> dict[str, str]:
 
 def join(first: Path, rest: str | None) -> str:
     return f"{first}{os.pathsep}{rest}" if rest else str(first)
+
+
 
 
 def build(python: Path) -> Path:
@@ -80,10 +82,9 @@ def build(python: Path) -> Path:
 
 def find_tensorflow(python: Path) -> Path:
     """The folder of the TensorFlow package, which holds CUDA's headers and TensorFlow's lists."""
-    # Without -P, Python's own paths: this must not find a file of the working directory.
-    code = "import importlib.util as u; print(u.find_spec('tensorflow').submodule_search_locations[0])"
+    code = "import importlib.util as u; print(u.find_spec('tensorflow').origin)"
     finished = processes.run([str(python), "-c", code], cwd="/")
-    package = Path(finished.stdout.strip())
+    package = Path(finished.stdout.strip()).parent
     if finished.status or not (package / "include" / "third_party" / "gpus").is_dir():
         raise Problem(f"{python} has no TensorFlow for GPUs. Type: ./workshop setup --ideal-gpu")
     return package
