@@ -86,7 +86,7 @@ def ideal_cells(ladder: Ladder) -> list[list[str]]:
         with_driver = row.step_ms_with_driver
         cells.append("-" if with_driver is None else f"{with_driver:.2f}")
         for counters in PER_STEP.values():
-            cells.append(f"{sum(row.counts[name] for name in counters):,.4g}")
+            cells.append(f"{round(sum(row.counts[name] for name in counters), 1):,.10g}")
         table.append(cells)
     return table
 
@@ -162,7 +162,13 @@ def show(ladder: Ladder, console: Console) -> None:
         columns = [i for i, title in enumerate(titles) if title not in ONLY_IF_WIDE]
         titles = [titles[i] for i in columns]
         rows = [[row[i] for i in columns] for row in rows]
-    print_table(console, titles, rows, words=["the one change"])
+    if is_ideal(ladder):  # two tables that fit: the host's time, and the device's work
+        times = len(titles) - len(PER_STEP)
+        print_table(console, titles[:times], [row[:times] for row in rows])
+        work = [[row[0], *row[times:]] for row in rows]
+        print_table(console, ["per step", *titles[times:]], work)
+    else:
+        print_table(console, titles, rows, words=["the one change"])
     fastest = max(row.img_per_s or 0 for row in ladder.rows)
     widest = min(BAR_WIDTH, console.width - 50)
     for row in ladder.rows:
