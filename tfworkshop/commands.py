@@ -64,6 +64,7 @@ def command(name: str, help: str, function: str, *options: Option, needs: str = 
     return Command(name, help, function, options, needs)
 
 
+IDEAL_GPU = switch("--ideal-gpu", "on the ideal GPU: kernels take no time (docs/IDEAL_GPU.md)")
 BATCH_SIZE = count("--batch-size", 64, "default 64")
 STAGE = {"metavar": "NN", "help": "01 to 06"}
 
@@ -77,6 +78,7 @@ COMMANDS = (
         count("--repeats", 1, "run the whole ladder this often; default 1"),
         count("--steps", 60, "of each stage; default 60"),
         BATCH_SIZE,
+        IDEAL_GPU,
     ),
     command(
         "exercise",
@@ -116,6 +118,7 @@ COMMANDS = (
         count("--batch-size", [64], "one or more; default 64", nargs="+", metavar="N"),
         count("--repeats", 3, "alternating; default 3"),
         count("--steps", None, "default: 60 to 600, depending on the batch size"),
+        IDEAL_GPU,
     ),
     command(
         "results",
@@ -139,6 +142,7 @@ COMMANDS = (
         count("--repeats", 3, "alternating; default 3"),
         count("--steps", 100, "default 100"),
         BATCH_SIZE,
+        IDEAL_GPU,
         needs=HOROVOD,
     ),
     command(
@@ -178,6 +182,13 @@ COMMANDS = (
         "xray.command:run",
         option("what", nargs="?", default="", metavar="NN", help="a stage, or FILE.py:FUNCTION"),
         file("--json", "write all figures, for your own scripts", dest="file"),
+    ),
+    command(
+        "ideal-gpu",
+        "run any program on the ideal GPU and count what it gives the device to do",
+        "ideal_gpu.program:run",
+        option("program", nargs="+", metavar="...", help="-- python train.py"),
+        option("--ideal-gpu", action="store_true", default=True, help=argparse.SUPPRESS),
     ),
     command(
         "test",
@@ -259,6 +270,10 @@ def call(argv: list[str]) -> int:
     chosen, options = parse(argv)
     if needs_of(chosen, options) == HOROVOD:
         importlib.import_module("tfworkshop.environment.horovod_build").ensure_horovod()
+    if options.get("ideal_gpu"):
+        importlib.import_module("tfworkshop.ideal_gpu.build").restart_on_it(argv)
+        if chosen.name != "setup":
+            del options["ideal_gpu"]
     module, function = chosen.function.split(":")
     run = getattr(importlib.import_module(f"tfworkshop.{module}"), function)
     status: int = run(**options)

@@ -64,6 +64,10 @@ class Row(Results, kw_only=True):
     log: list[str]  # the last steps as it printed them
     tried: Choice | None = None
     repeats: list[float] = msgspec.field(default_factory=list)  # img/s of each run
+    # On the ideal GPU, per step: what the device was given to do (ideal_gpu/counted.py), and the
+    # time with 2 us more for each submission.
+    counts: dict[str, float] = msgspec.field(default_factory=dict)
+    step_ms_with_driver: float | None = None
 
     @property
     def on_cpu(self) -> bool:

@@ -14,6 +14,8 @@ from pathlib import Path
 from msgspec.structs import asdict
 
 from tfworkshop import data, processes
+from tfworkshop.files import read_record
+from tfworkshop.ideal_gpu import build as ideal_gpu
 from tfworkshop.machine import alone, cores, has_nvidia_gpu, in_container
 from tfworkshop.problem import Problem
 from tfworkshop.results import Choice, Row, read_results
@@ -35,6 +37,7 @@ class Job:
     batch_size: int
     ranks: int = 1
     threads: int | None = None  # per rank; None leaves it to TensorFlow
+    driver_ns: int = 0  # on the ideal GPU: what each submission costs the host besides
 
 
 def check_size(batch_size: int, ranks: int) -> None:
@@ -59,7 +62,10 @@ def find_horovodrun() -> str:
 
 
 def command(job: Job, results: Path, switches: str = "") -> list[str]:
-    words = [sys.executable, str(job.stage.script)]
+    words = [sys.executable]
+    if ideal_gpu.is_in_use():
+        words += [str(ideal_gpu.COUNTED), str(counts_file(results))]
+    words += [str(job.stage.script)]
     words += ["--steps", str(job.steps), "--batch-size", str(job.batch_size)]
     words += ["--data", str(data.DEFAULT_PATH), "--results", str(results)]
     words += switches.split()
@@ -75,6 +81,10 @@ def command(job: Job, results: Path, switches: str = "") -> list[str]:
     return words
 
 
+def counts_file(results: Path) -> Path:
+    return results.with_suffix(".counts")
+
+
 def profiled_steps(steps: int) -> tuple[int, int]:
     """The first and last step of a window after the warm-up.
 
@@ -88,6 +98,8 @@ def profiled_steps(steps: int) -> tuple[int, int]:
 def environment(job: Job) -> dict[str, str]:
     """The environment of a job's processes: on a CPU the ranks share the cores."""
     variables = dict(os.environ) if job.ranks > 1 else alone()
+    if job.driver_ns:
+        variables["IDEAL_GPU_ADDED_NS"] = str(job.driver_ns)
     if job.threads:
         for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
             variables[name] = str(job.threads)
@@ -152,4 +164,6 @@ def train(job: Job, folder: Path, on_step: Callable[[float], object] = lambda sp
     row.interrupted = row.interrupted or interrupted
     if job.stage.chooses:
         row.tried = choose(job.stage, job.batch_size)
+    if ideal_gpu.is_in_use():
+        row.counts = read_record(counts_file(results), dict[str, float])
     return row

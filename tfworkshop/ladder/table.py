@@ -46,7 +46,57 @@ def share_of_ceiling(row: Row, ceiling: dict[str, float]) -> float | None:
     return row.img_per_s * FLOP_PER_IMAGE / (peak * devices)
 
 
+# --- the ideal GPU: what the host takes, and what it gave the device to do ---
+
+PER_STEP = {  # the titles, and the counters of ideal_gpu/counted.py
+    "kernels": ["tensorflow_kernels", "xla_kernels"],
+    "library": ["library_calls"],
+    "graphs": ["graph_launches"],
+    "to device": ["to_device"],
+    "bytes": ["to_device_bytes"],
+    "to host": ["to_host"],
+    "bytes back": ["to_host_bytes"],
+    "waits": ["waits"],
+}
+IDEAL_NOTE = (
+    "kernels take no time here: img/s is the host's limit for any GPU with this program, not a "
+    "GPU's speed; per step: kernels (also those in graphs), library calls, graph launches, copies "
+    "and their bytes, waits; own: the stand-in's share of the step; +2 us: ms per step if every "
+    "launch and copy cost a driver's 2 us, an assumption"
+)
+
+
+def is_ideal(ladder: Ladder) -> bool:
+    return bool(ladder.rows[0].counts)
+
+
+def ideal_header(ladder: Ladder) -> list[str]:
+    first = ladder.rows[0].stage[:2]
+    return ["stage", "ms/step", "img/s", f"x {first}", "own", "+2 us", *PER_STEP]
+
+
+def ideal_cells(ladder: Ladder) -> list[list[str]]:
+    table = []
+    for row in ladder.rows:
+        step_ms = row.step_ms_median or 0
+        own = row.counts.get("own_ns", 0) / 1e6
+        cells = [row.stage, f"{step_ms:.2f}", number(row.img_per_s)]
+        cells.append(ratio(row.img_per_s, ladder.rows[0].img_per_s))
+        cells.append(f"{100 * own / step_ms:.1f} %" if step_ms else "-")
+        with_driver = row.step_ms_with_driver
+        cells.append("-" if with_driver is None else f"{with_driver:.2f}")
+        for counters in PER_STEP.values():
+            cells.append(f"{round(sum(row.counts[name] for name in counters), 1):,.10g}")
+        table.append(cells)
+    return table
+
+
+# --- any other device ---
+
+
 def header(ladder: Ladder) -> list[str]:
+    if is_ideal(ladder):
+        return ideal_header(ladder)
     first = ladder.rows[0].stage[:2]
     titles = ["stage", "the one change", "lines", "ms/step", "img/s", "x prev.", f"x {first}"]
     return [*titles, "% peak", "accuracy", "kernels, predicted"]
@@ -54,6 +104,8 @@ def header(ladder: Ladder) -> list[str]:
 
 def cells(ladder: Ladder) -> list[list[str]]:
     """The columns that the header names, for each stage."""
+    if is_ideal(ladder):
+        return ideal_cells(ladder)
     speeds = [row.img_per_s for row in ladder.rows]
     kernels = predicted_kernels()
     table = []
@@ -77,7 +129,8 @@ def cells(ladder: Ladder) -> list[list[str]]:
 
 
 def hardware(ladder: Ladder) -> str:
-    return f"{ladder.rows[0].device}, {ladder.machine}"
+    between = " on " if is_ideal(ladder) else ", "
+    return f"{ladder.rows[0].device}{between}{ladder.machine}"
 
 
 def provenance(ladder: Ladder) -> str:
@@ -95,6 +148,8 @@ def provenance(ladder: Ladder) -> str:
     peaks = [f"{precision} {speed / 1e9:,.0f}" for precision, speed in ladder.ceiling.items()]
     if peaks:
         parts.append(f"peak: matrix multiply here, GFLOP/s: {', '.join(peaks)}")
+    if is_ideal(ladder):
+        return "; ".join([*parts, IDEAL_NOTE])
     parts.append("kernels: of a GPU, a step, + compiled calls: predicted by xray, not measured")
     return "; ".join(parts)
 
@@ -107,7 +162,13 @@ def show(ladder: Ladder, console: Console) -> None:
         columns = [i for i, title in enumerate(titles) if title not in ONLY_IF_WIDE]
         titles = [titles[i] for i in columns]
         rows = [[row[i] for i in columns] for row in rows]
-    print_table(console, titles, rows, words=["the one change"])
+    if is_ideal(ladder):  # two tables that fit: the host's time, and the device's work
+        times = len(titles) - len(PER_STEP)
+        print_table(console, titles[:times], [row[:times] for row in rows])
+        work = [[row[0], *row[times:]] for row in rows]
+        print_table(console, ["per step", *titles[times:]], work)
+    else:
+        print_table(console, titles, rows, words=["the one change"])
     fastest = max(row.img_per_s or 0 for row in ladder.rows)
     widest = min(BAR_WIDTH, console.width - 50)
     for row in ladder.rows:
@@ -131,7 +192,7 @@ def markdown(ladder: Ladder) -> str:
     table = cells(ladder)
     for row, line in zip(ladder.rows, table):
         line[titles.index("img/s")] = speed_and_spread(row)
-    return f"{as_markdown(titles, table, left=2)}\n\n{provenance(ladder)}\n"
+    return f"{as_markdown(titles, table, left=1 if is_ideal(ladder) else 2)}\n\n{provenance(ladder)}\n"
 
 
 def draw(ladder: Ladder, path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The ideal GPU: a stand-in for CUDA whose kernels take no time. README.md says how it works."""
