@@ -11,6 +11,7 @@
 # You may set, in the environment of the job:
 #   RANKS=2          ranks (GPUs) on each node; default: all
 #   CONTAINER=FILE   the image; none: the venv of ./workshop if there is one, else Python on PATH
+#                    (Polaris: the Python of the site's conda module)
 #   ENTER="..."      the full command that enters another kind of container
 #   LAUNCHER="..."   instead of the site's launcher; empty: none, one process
 #   PROFILE=1        record a profile (stages 04, 05 and 06)

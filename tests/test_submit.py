@@ -313,7 +313,7 @@ def complaint(process: subprocess.CompletedProcess[str]) -> str:
 APPTAINER = "apptainer exec --nv -B {repo} {image}"
 POLARIS = "apptainer exec --nv --fakeroot -B {repo} {image}"
 PALS = "mpiexec --hostfile {nodes} -n 8 --ppn 4 --depth=8 --cpu-bind depth apptainer exec --nv"
-PALS += " --fakeroot -B {repo} -B /opt -B /var/run/palsd {image}"
+PALS += " --fakeroot -B {repo} -B /opt -B /soft -B /var/run/palsd {image}"
 THETA = "singularity exec --nv -B {repo} -B /lus {image}"
 THETA_MPI = "mpirun -hostfile {nodes} -n 8 -npernode 4 singularity exec --nv"
 THETA_MPI += " -B {repo} -B /lus -B /site/openmpi {image}"
@@ -327,7 +327,7 @@ SHIFTER = "shifter --image=a:b"
     [
         ("polaris.pbs", 1, {}, f"{POLARIS} horovodrun -np 4"),
         ("polaris.pbs", 1, {"RANKS": "1"}, f"{POLARIS} horovodrun -np 1"),
-        ("polaris.pbs", 2, {"MPICH_IMAGE": "1"}, PALS),
+        ("polaris.pbs", 2, {"MPICH": "1"}, PALS),
         ("thetagpu.cobalt", 1, {}, f"{THETA} horovodrun -np 4"),
         ("thetagpu.cobalt", 2, {"MPI_BASE": "/site/openmpi"}, THETA_MPI),
         ("slurm.sbatch", 1, {"SLURM_GPUS_ON_NODE": "4"}, f"{APPTAINER} horovodrun -np 4"),
@@ -368,6 +368,60 @@ def test_what_the_scripts_load_and_export(stub: Site) -> None:
     assert stub.commands()[0] == ["module", "load", "tensorflow/2.17", "cuda"]
     env = stub.log()[-1]["env"]
     assert (env["OMPI_MCA_plm"], env["PYTHONPATH"]) == ("^slurm", "/from/a/module")
+
+
+def test_the_conda_module_of_polaris(stub: Site, tmp_path: Path) -> None:
+    """One process of the module's Python: the site has no Horovod, and needs no container."""
+    for name in ("apptainer", "horovodrun"):
+        (stub.bin / name).unlink()
+    stub.add("conda", STUB.format(python=sys.executable, name="conda", calls=stub.calls))
+    python = tmp_path / "conda" / "bin" / "python3"
+    python.parent.mkdir(parents=True)
+    python.write_text(STUB.format(python=sys.executable, name=python, calls=stub.calls))
+    python.chmod(0o755)
+    venv = stub.repo / ".venv" / "bin" / "python3"  # made on a login node, without a GPU
+    venv.parent.mkdir(parents=True)
+    shutil.copy(stub.bin / "nvidia-smi", venv)
+    variables = {"CONTAINER": "none", "STUB_RANKS": "1", "CONDA_PREFIX": str(tmp_path / "conda")}
+    variables["CORES"] = ""  # those of Polaris may not exist here
+    stub.run("polaris.pbs", STAGE="02", OPTIONS="--steps 500", **variables)
+    assert stub.commands() == [
+        ["module", "use", "/soft/modulefiles"],
+        ["module", "load", "conda"],
+        ["conda", "activate", "base"],
+        [str(python), *stub.training("02_tf_function", 1, "--steps", 500)[2:]],
+    ]
+    assert stub.log()[-1]["env"]["CUDA_VISIBLE_DEVICES"] == "3"
+    stub.run("polaris.pbs", "02", MODULES="conda/2025-09-25", **variables)
+    assert ["module", "load", "conda/2025-09-25"] in stub.commands()
+    stub.calls.unlink()
+    assert "exit status 127" in stub.complaint("polaris.pbs", "02", RANKS="2", **variables)
+
+
+def test_nccl_on_the_network_of_polaris(tmp_path: Path) -> None:
+    site = Site(tmp_path, nodes=2)
+    extra = {"MPICH": "1", "STUB_RANKS": "8", "CRAY_LD_LIBRARY_PATH": "/opt/cray/lib"}
+    site.run("polaris.pbs", "02", **extra)
+    assert ["module", "load", "cray-mpich-abi"] in site.commands()
+    env = site.log()[-1]["env"]
+    assert (env["NCCL_NET"], env["FI_MR_CACHE_MONITOR"]) == ("AWS Libfabric", "userfaultfd")
+    folders = env["APPTAINERENV_LD_LIBRARY_PATH"].split(":")
+    assert folders[0] == "/soft/libraries/aws-ofi-nccl/v1.9.1-aws/lib"
+    assert folders[2:] == ["/opt/cray/lib", "", f"{tmp_path}/lib"]
+    site.run("polaris.pbs", "02", NCCL_PLUGIN="/my/plugin", **extra)
+    assert site.log()[-1]["env"]["APPTAINERENV_LD_LIBRARY_PATH"].startswith("/my/plugin/lib:")
+
+
+def test_every_pbs_directive_is_explained() -> None:
+    """In one block without comments, as PBS wants it, and then in words, in the same order."""
+    text = (ROOT / "submit" / "polaris.pbs").read_text()
+    block, _, explained = text.partition("\n\n")
+    first, *directives = block.splitlines()
+    assert first == "#!/bin/bash -l"
+    names = [re.fullmatch(r"#PBS (?:-l (\w+)=\S+|(-\w)(?: \S+)?)", line) for line in directives]
+    assert all(names) and "#PBS -l singularity_fakeroot=true" in directives
+    lines = explained.partition("\n\n")[0].splitlines()[1:]
+    assert [match[1] or match[2] for match in names if match] == [line.split()[1] for line in lines]
 
 
 def test_06_chooses_its_switches_before_the_ranks_start(stub: Site) -> None:
