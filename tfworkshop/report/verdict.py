@@ -218,7 +218,8 @@ def on_ideal_gpu(profile: Profile, device: Device) -> tuple[str, str, str, str]:
     }[cause]
     steps = max(1, profile.steps.count)
     to_host = sum(copy.per_step for copy in profile.copies if copy.way == "to host")
-    evidence = f"{device.kernels / steps:,.0f} kernels and {to_host:.3g} copies to the host a step"
+    copies = "1 copy" if to_host == 1 else f"{to_host:.3g} copies"
+    evidence = f"{device.kernels / steps:,.0f} kernels and {copies} to the host a step"
     shares = [f"{ACTIVITIES[key]} {percent(spent[key] / total)}" for key in ranked]
     evidence += f"; the host's time: {', '.join(shares[:2])}."
     variant = ", eager" if cause == "other" and starts_many_operations(profile) else ""
