@@ -149,7 +149,9 @@ def test_test_fails_here_for_the_right_reasons(tmp_path: Path) -> None:
     if "+nv" in (system.installed("tensorflow") or ""):
         pytest.skip("this is the image itself: apptainer test")
     script = sections()["environment"] + sections()["test"]
-    process = run_script(script, copy_files(tmp_path), Path(sys.executable).parent)
+    folder = copy_files(tmp_path)
+    shutil.copy(ROOT / system.lock(), folder)  # of the TensorFlow that these tests have
+    process = run_script(script, folder, Path(sys.executable).parent)
     assert process.returncode == 1, process.stderr
     lines = [line.split() for line in process.stdout.splitlines() if not line.startswith(" ")]
     failed = {line[1] for line in lines if line[0] == "fail"}

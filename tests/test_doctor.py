@@ -149,7 +149,7 @@ def test_an_import_that_fails_crashes_or_hangs(tmp_path, monkeypatch, code, reas
 
 def test_a_check_that_dies_does_not_take_the_next_with_it(tmp_path, monkeypatch) -> None:
     """The next has another ptxas on its PATH."""
-    write_package(tmp_path, "tensorboard_plugin_profile", "import os; os.abort()")
+    write_package(tmp_path, "xprof", "import os; os.abort()")
     monkeypatch.setenv(
         "PYTHONPATH", write_package(tmp_path, "tensorflow", "raise OSError('ptxas')")
     )

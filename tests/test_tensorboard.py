@@ -50,7 +50,7 @@ def test_tensorboard_shows_the_sample(plugin: str) -> None:
     tools = ask(f"{plugin}/run_tools", run="run1")
     for name in ("overview_page", "input_pipeline_analyzer", "framework_op_stats", "trace_viewer"):
         assert any(tool.startswith(name) for tool in tools), tools
-    parts = ask(f"{plugin}/data", run="run1", tag="overview_page^", host="sample")
+    parts = ask(f"{plugin}/data", run="run1", tag="overview_page", host="sample")
     facts = {name: value for part in parts for name, value in (part.get("p") or {}).items()}
     assert float(facts["steptime_ms_average"]) > 0
     assert "HIGHLY input-bound" in facts["statement"]
