@@ -1,6 +1,7 @@
 """Run many scripts in one process, so that TensorFlow is loaded once for all of them.
 
 python -m tests.mystery_runs FOLDER DATA                       each script with the attendee's tools
+python -m tests.mystery_runs FOLDER DATA, on the ideal GPU      each script, profiled on it
 horovodrun -np 2 python -m tests.mystery_runs FOLDER DATA      each script with Horovod's timeline
 FOLDER has a folder for each script, which is named train_MNIST.py.
 """
@@ -13,15 +14,16 @@ import logging
 import os
 import runpy
 import sys
-import tempfile
 from pathlib import Path
 
-import horovod.tensorflow as hvd
 import line_profiler
 import tensorflow as tf
 
-from tfworkshop.mysteries import evidence, placement
-from tfworkshop.xray import capture, predict
+from tfworkshop.ideal_gpu import build as ideal_gpu
+from tfworkshop.mysteries import evidence
+
+with contextlib.suppress(ImportError):  # the ideal GPU's environment has none
+    import horovod.tensorflow as hvd
 
 SMALL = ["--steps", "16", "--batch-size", "16"]
 LARGE = ["--steps", "12", "--batch-size", "64"]
@@ -41,17 +43,20 @@ def run_script(options: list[str]) -> None:
 
 
 def use_tools(folder: Path, data: str) -> None:
-    """Leave a log, a profile, a line profile and xray's copies, as an attendee's tools do."""
+    """Leave a log, a profile and a line profile, as an attendee's tools do."""
     profiler = line_profiler.LineProfiler()
     line_profiler.profile = profiler
     options = OPTIONS.get(folder.name, SMALL)
     with Path(evidence.LOG).open("w") as log, contextlib.redirect_stdout(log):
         run_script([*options, *PROFILE, "--data", data])
     profiler.dump_stats(evidence.LINE_PROFILE)
-    with tempfile.TemporaryDirectory() as temporary:
-        images = str(capture.black_images(Path(temporary), 1000))
-        step = capture.Script(folder / "train_MNIST.py").step(["--data", images, "--xla", "off"])
-        placement.save_copies([predict.figures(step)], folder)
+    tf.config.experimental.set_synchronous_execution(True)  # mystery 3 changes it
+
+
+def use_ideal_gpu(folder: Path, data: str) -> None:
+    """Leave a profile of the ideal GPU."""
+    logdir = ["--logdir", evidence.ON_IDEAL_GPU]
+    run_script([*SHORT, *PROFILE, *logdir, "--data", data])
     tf.config.experimental.set_synchronous_execution(True)  # mystery 3 changes it
 
 
@@ -64,13 +69,16 @@ def record_timeline(folder: Path, data: str) -> None:
 
 def main(root: Path, data: str) -> None:
     gc.disable()  # the process ends soon
-    hvd.init()
+    run = use_tools
+    if ideal_gpu.is_in_use():
+        run = use_ideal_gpu
+    else:
+        hvd.init()
+        if hvd.size() > 1:
+            run = record_timeline
     for folder in sorted(root.iterdir()):
         os.chdir(folder)
-        if hvd.size() > 1:
-            record_timeline(folder, data)
-        else:
-            use_tools(folder, data)
+        run(folder, data)
 
 
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ class Walk:
         if re.match(r"cd |source |export ", line):  # they change the shell: typed for every page
             return Typed(command, line, *self._run(line, state))
         key = (str(folder_in(state)), line)
-        if re.match(r"\S*workshop (run|bench|scale|xray) ", line):  # the same in any folder
+        if re.match(r"\S*workshop (run|bench|scale) ", line):  # the same in any folder
             key = ("", line.lstrip("./"))
         with self.lock:
             is_new = key not in self.done

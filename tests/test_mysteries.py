@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ideal import ideal_env, ideal_python
 from tfworkshop import __main__ as workshop
 from tfworkshop import processes
 from tfworkshop.exercises.attempt import Attempt
@@ -48,7 +49,16 @@ def one_rank(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An attendee's folder with all mysteries, and a healthy script as mystery_0."""
     scripts = {f"mystery_{mystery.number}": build_script(mystery) for mystery in MYSTERIES}
     scripts["mystery_0"] = build_healthy(0)
-    return run_all(tmp_path_factory.mktemp("one_rank"), scripts, small, launcher=[])
+    root = run_all(tmp_path_factory.mktemp("one_rank"), scripts, small, launcher=[])
+    run_on_ideal_gpu(root, small)
+    return root
+
+
+def run_on_ideal_gpu(root: Path, data: Path) -> None:
+    module = [str(ideal_python()), "-m", "tests.mystery_runs", str(root), str(data)]
+    environment = ideal_env(IDEAL_GPU_BOOLS="1", PYTHONPATH=str(ROOT))
+    finished = processes.run(module, timeout=300, env=environment, cwd=ROOT)
+    assert finished.status == 0, finished.stdout[-3000:] + finished.stderr[-3000:]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +82,7 @@ def two_ranks(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("mystery", [Mystery(0, ""), *MYSTERIES], ids=lambda m: m.cause or "none")
 def test_a_cause_shows_in_its_tool_and_nowhere_else(mystery: Mystery, one_rank: Path) -> None:
     folder = one_rank / f"mystery_{mystery.number}"
-    seen = {tool: evidence.read(tool, folder) for tool in ("log", "profile", "lines", "xray")}
+    seen = {tool: evidence.read(tool, folder) for tool in ("log", "profile", "lines", "ideal GPU")}
     findings = {cause.name: cause.judge(seen[cause.tool]) for cause in CAUSES if cause.tool in seen}
     confirmed = [name for name, finding in findings.items() if finding.confirmed]
     assert confirmed == [name for name in findings if name == mystery.cause], findings
@@ -177,8 +187,8 @@ def test_an_answer_without_a_run(my: Path) -> None:
     assert workshop.main(["mystery", "3", "--timeline"]) == 1
 
 
-NOT_MADE_YET = [("3 --answer clock", 1), ("3 --check", 1), ("3 --xray", 1), ("3 --timeline", 1)]
-MISTYPED = [("8", 1), ("--check", 2), ("3 --answer slow", 2), ("3 --check --xray", 2)]
+NOT_MADE_YET = [("3 --answer clock", 1), ("3 --check", 1), ("3 --timeline", 1)]
+MISTYPED = [("8", 1), ("--check", 2), ("3 --answer slow", 2), ("3 --check --timeline", 2)]
 
 
 @pytest.mark.parametrize(("words", "status"), [*NOT_MADE_YET, *MISTYPED])

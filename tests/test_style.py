@@ -45,11 +45,10 @@ ARROWS = {
     "ideal_gpu": set(),
     "ladder": {"ideal_gpu"},
     "report": set(),
-    "profile": {"report"},
-    "xray": set(),
+    "profile": {"ideal_gpu", "report"},
     "exercises": {"report"},
-    "mysteries": {"report", "xray", "exercises"},
-    "doctor": set(),
+    "mysteries": {"report", "exercises"},
+    "doctor": {"ideal_gpu"},
 }
 
 

@@ -104,7 +104,6 @@ COMMANDS = (
         option("number", nargs="?", metavar="N", help="1 to 7"),
         option("--answer", metavar="CAUSE", help="right or wrong, and what your own runs show"),
         switch("--check", "your fix: is it right, is the cause gone, how fast is it?"),
-        switch("--xray", "what a GPU would see of its step"),
         switch("--timeline", "who waited for whom, from timeline.json"),
         switch("--fresh", "move your file aside, start anew"),
         switch("--quick", "with --check: do not time it"),
@@ -175,20 +174,7 @@ COMMANDS = (
             default="0",
             help="which processes of a job record; default: the first",
         ),
-    ),
-    command(
-        "xray",
-        "predict what a GPU would see of a stage's step, without a GPU: kernels, copies, no times",
-        "xray.command:run",
-        option("what", nargs="?", default="", metavar="NN", help="a stage, or FILE.py:FUNCTION"),
-        file("--json", "write all figures, for your own scripts", dest="file"),
-    ),
-    command(
-        "ideal-gpu",
-        "run any program on the ideal GPU and count what it gives the device to do",
-        "ideal_gpu.program:run",
-        option("program", nargs="+", metavar="...", help="-- python train.py"),
-        option("--ideal-gpu", action="store_true", default=True, help=argparse.SUPPRESS),
+        IDEAL_GPU,
     ),
     command(
         "test",
@@ -270,10 +256,10 @@ def call(argv: list[str]) -> int:
     chosen, options = parse(argv)
     if needs_of(chosen, options) == HOROVOD:
         importlib.import_module("tfworkshop.environment.horovod_build").ensure_horovod()
-    if options.get("ideal_gpu"):
+    if options.get("ideal_gpu") and chosen.name != "profile":  # its program may have another Python
         importlib.import_module("tfworkshop.ideal_gpu.build").restart_on_it(argv)
-        if chosen.name != "setup":
-            del options["ideal_gpu"]
+    if chosen.name not in ("setup", "profile"):
+        options.pop("ideal_gpu", None)
     module, function = chosen.function.split(":")
     run = getattr(importlib.import_module(f"tfworkshop.{module}"), function)
     status: int = run(**options)

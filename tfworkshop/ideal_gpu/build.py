@@ -1,4 +1,4 @@
-"""Builds the stand-in for the TensorFlow of an environment, and says how to start a program on it."""
+"""Builds the stand-in for an environment's TensorFlow, and says how to start a program on it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from tfworkshop import processes
@@ -38,11 +39,14 @@ def restart_on_it(argv: list[str]) -> None:
         os.execve(sys.executable, command, environment(Path(sys.executable)))
 
 
-def environment(python: Path) -> dict[str, str]:
-    """The variables with which a program of this Python finds the ideal GPU, built if need be."""
+def environment(python: Path, variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """These variables and those with which a program of this Python finds the ideal GPU.
+
+    It is built if need be.
+    """
     folder = build(python)
     toolkit = folder / "toolkit"
-    variables = dict(os.environ)
+    variables = dict(variables)
     variables[ENVIRONMENT] = str(folder)
     variables["WORKSHOP_RESULTS"] = str(results_folder() / "ideal_gpu")  # beside this machine's own
     variables["LD_LIBRARY_PATH"] = join(folder, variables.get("LD_LIBRARY_PATH"))
@@ -56,8 +60,6 @@ def environment(python: Path) -> dict[str, str]:
 
 def join(first: Path, rest: str | None) -> str:
     return f"{first}{os.pathsep}{rest}" if rest else str(first)
-
-
 
 
 def build(python: Path) -> Path:
@@ -85,7 +87,7 @@ def find_tensorflow(python: Path) -> Path:
     code = "import importlib.util as u; print(u.find_spec('tensorflow').origin)"
     finished = processes.run([str(python), "-c", code], cwd="/")
     package = Path(finished.stdout.strip()).parent
-    if finished.status or not (package / "include" / "third_party" / "gpus").is_dir():
+    if finished.status or not (package / "include/third_party/gpus/cuda/include/cuda.h").exists():
         raise Problem(f"{python} has no TensorFlow for GPUs. Type: ./workshop setup --ideal-gpu")
     return package
 

@@ -16,8 +16,8 @@ from tfworkshop.stages import ROOT, STAGES, choose
 PROFILED = ("04", "05")  # the pages after these rest on their profiles
 
 
-def keep_runs(folder: Path, measured: Path) -> list[Path]:
-    """Copy the ladder of a folder and all that was measured beside it; the paths of the copies."""
+def keep_runs(folder: Path, measured: Path) -> Path:
+    """Copy the ladder of a folder and all that was measured beside it; the folder of the copies."""
     ladder = read_record(folder / "ladder.json", Ladder)
     check(ladder)
     for row in ladder.rows:
@@ -29,16 +29,14 @@ def keep_runs(folder: Path, measured: Path) -> list[Path]:
         records[path.name] = read_record(path, Scale)
     for number in PROFILED:
         records[f"profile_{number}.json"] = summarize_profile(folder, number)
-    workshop("xray", "--json", str((folder / "xray.json").absolute()))
 
     kept = measured / folder_name(ladder)
     kept.mkdir(parents=True, exist_ok=True)
     for name, record in records.items():
         save_record(kept / name, record)
-    save_text(measured / "xray.json", (folder / "xray.json").read_text())  # of no device
     if (folder / "clock.txt").exists():
         save_text(kept / "clock.txt", (folder / "clock.txt").read_text())
-    return [kept, measured / "xray.json"]
+    return kept
 
 
 def check(ladder: Ladder) -> None:

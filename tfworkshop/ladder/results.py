@@ -50,7 +50,6 @@ def figures() -> dict[str, str]:
     optimized = rows["06"]
     rows.update({row.stage: row for row in ladder.rows})
     values = {"table": "\n" + table.markdown(ladder), "devices": devices()}
-    kernels = table.predicted_kernels()
     for name, row in rows.items():
         share = table.share_of_ceiling(row, ladder.ceiling) or 0
         values[f"log {name}"] = block(log_lines(row))
@@ -58,7 +57,6 @@ def figures() -> dict[str, str]:
         values[f"ms {name}"] = f"{terminal.number(row.step_ms_median)} ms"
         values[f"compile {name}"] = f"{row.compile_s or 0:.1f} s"
         values[f"peak {name}"] = f"{100 * share:.0f} %"
-        values[f"kernels {name}"] = kernels[row.stage]
         values[f"gpus {name}"] = speeds_on_gpus(row.stage)
         for other_name, other in rows.items():
             values[f"factor {name} {other_name}"] = factor(row, other)
@@ -202,7 +200,7 @@ def run(keep: str | None, write: bool) -> int:
     console = terminal.console()
     paths = []
     if keep is not None:
-        paths += keep_runs(Path(keep) if keep else results_folder(), MEASURED)
+        paths.append(keep_runs(Path(keep) if keep else results_folder(), MEASURED))
     if write:
         paths += write_figures()
     if not paths:

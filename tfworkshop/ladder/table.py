@@ -4,36 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from tfworkshop.files import read_record, save, save_record, save_text
+from tfworkshop.files import save, save_record, save_text
 from tfworkshop.results import Ladder, Row
-from tfworkshop.stages import FLOP_PER_IMAGE, ROOT, STAGES
+from tfworkshop.stages import FLOP_PER_IMAGE
 from tfworkshop.terminal import as_markdown, number, print_table, ratio, spread
 
 BAR_WIDTH = 48
-WIDE = 130  # columns that the whole table takes on a terminal
-ONLY_IF_WIDE = ["the one change", "kernels, predicted"]
-PREDICTIONS = ROOT / "docs" / "measured" / "xray.json"
-
-
-def predicted_kernels() -> dict[str, str]:
-    """The GPU kernels of each stage's step, as xray predicts them for an A100."""
-    cases = read_record(PREDICTIONS, dict[str, Any])["cases"]
-    kernels = {}
-    for stage in STAGES:
-        own = [case for case in cases if case["stage"] == stage.folder]
-        own = [case for case in own if case["script"] == stage.file]
-        case = max(own, key=lambda c: (c["precision"] == "mixed_bfloat16", c["xla"] == "on"))
-        text = str(case["kernels"] or "-")  # none is predicted for an eager step
-        if case["compiled_calls"]:
-            text += f"+{case['compiled_calls']}"
-        kernels[stage.name] = text
-    return kernels
+WIDE = 106  # columns that the whole table takes on a terminal
+ONLY_IF_WIDE = "the one change"
 
 
 def share_of_ceiling(row: Row, ceiling: dict[str, float]) -> float | None:
@@ -99,7 +82,7 @@ def header(ladder: Ladder) -> list[str]:
         return ideal_header(ladder)
     first = ladder.rows[0].stage[:2]
     titles = ["stage", "the one change", "lines", "ms/step", "img/s", "x prev.", f"x {first}"]
-    return [*titles, "% peak", "accuracy", "kernels, predicted"]
+    return [*titles, "% peak", "accuracy"]
 
 
 def cells(ladder: Ladder) -> list[list[str]]:
@@ -107,7 +90,6 @@ def cells(ladder: Ladder) -> list[list[str]]:
     if is_ideal(ladder):
         return ideal_cells(ladder)
     speeds = [row.img_per_s for row in ladder.rows]
-    kernels = predicted_kernels()
     table = []
     for i, row in enumerate(ladder.rows):
         share = share_of_ceiling(row, ladder.ceiling)
@@ -122,7 +104,6 @@ def cells(ladder: Ladder) -> list[list[str]]:
                 ratio(speeds[i], speeds[0]) if i > 0 else "-",
                 "-" if share is None else f"{100 * share:.1f}",
                 "-" if row.test_accuracy is None else f"{100 * row.test_accuracy:.1f} %",
-                kernels.get(row.stage, "-"),
             ]
         )
     return table
@@ -149,8 +130,7 @@ def provenance(ladder: Ladder) -> str:
     if peaks:
         parts.append(f"peak: matrix multiply here, GFLOP/s: {', '.join(peaks)}")
     if is_ideal(ladder):
-        return "; ".join([*parts, IDEAL_NOTE])
-    parts.append("kernels: of a GPU, a step, + compiled calls: predicted by xray, not measured")
+        parts.append(IDEAL_NOTE)
     return "; ".join(parts)
 
 
@@ -159,7 +139,7 @@ def show(ladder: Ladder, console: Console) -> None:
     titles = header(ladder)
     rows = cells(ladder)
     if console.width < WIDE:
-        columns = [i for i, title in enumerate(titles) if title not in ONLY_IF_WIDE]
+        columns = [i for i, title in enumerate(titles) if title != ONLY_IF_WIDE]
         titles = [titles[i] for i in columns]
         rows = [[row[i] for i in columns] for row in rows]
     if is_ideal(ladder):  # two tables that fit: the host's time, and the device's work
@@ -168,7 +148,7 @@ def show(ladder: Ladder, console: Console) -> None:
         work = [[row[0], *row[times:]] for row in rows]
         print_table(console, ["per step", *titles[times:]], work)
     else:
-        print_table(console, titles, rows, words=["the one change"])
+        print_table(console, titles, rows, words=[ONLY_IF_WIDE])
     fastest = max(row.img_per_s or 0 for row in ladder.rows)
     widest = min(BAR_WIDTH, console.width - 50)
     for row in ladder.rows:
@@ -192,7 +172,9 @@ def markdown(ladder: Ladder) -> str:
     table = cells(ladder)
     for row, line in zip(ladder.rows, table):
         line[titles.index("img/s")] = speed_and_spread(row)
-    return f"{as_markdown(titles, table, left=1 if is_ideal(ladder) else 2)}\n\n{provenance(ladder)}\n"
+    return (
+        f"{as_markdown(titles, table, left=1 if is_ideal(ladder) else 2)}\n\n{provenance(ladder)}\n"
+    )
 
 
 def draw(ladder: Ladder, path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Slow trainings, each with a hidden cause. Imports `report`, `xray` and `exercises`."""
+"""Slow trainings, each with a hidden cause. Imports `report` and `exercises`."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tfworkshop.mysteries.evidence import Copies, LinesByFunction, Log, Timeline
+from tfworkshop.mysteries.evidence import LinesByFunction, Log, Timeline
 from tfworkshop.report.figures import percent
 from tfworkshop.report.profile import Profile
 from tfworkshop.terminal import number
@@ -22,8 +22,8 @@ OFTEN_LAST = 0.75  # of the exchanges: equal ranks take turns
 USUAL_LINE = re.compile(r"\b(?:fetch_batch|train_step|log_step)\(|float\(loss\)")
 PROFILER_LINE = re.compile(r"\btf\.profiler\b")
 WRITING_LINE = re.compile(r"save|write|dump|flush|open\(", re.I)
-# Every stage up to 05 has these; 06 removes them.
-USUAL_COPIES = ("the batch, from tf.data", "Python reads the loss", "StatelessRandomGetKeyCounter")
+# What Python reads is not the step's own; dropout's seeds are copied up to 05, and 06 removes them.
+USUAL_READER = re.compile(r"^Python$|StatelessRandomGetKeyCounter")
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,14 @@ def judge_reading(lines: LinesByFunction) -> Finding:
     return Finding(times > 2, figures)
 
 
-def judge_copies(copies: Copies) -> Finding:
-    unusual = [cause for cause in copies.causes if not cause.startswith(USUAL_COPIES)]
-    figures = f"Besides batch, loss and dropout's seeds xray finds {len(unusual)} copies per step"
+def judge_copies(on_ideal_gpu: Profile) -> Finding:
+    to_host = [copy for copy in on_ideal_gpu.copies if copy.way == "to host"]
+    unusual = [copy for copy in to_host if not USUAL_READER.search(copy.reader)]
+    count = sum(copy.per_step for copy in unusual)
+    figures = f"Besides loss and dropout's seeds a step copies {count:.3g} tensors to the host"
     if not unusual:
         return Finding(False, f"{figures}.")
-    return Finding(True, f"{figures}: {unusual[0]}.")
+    return Finding(True, f"{figures}, for instance what {unusual[0].source} computes.")
 
 
 def judge_straggler(timeline: Timeline) -> Finding:
@@ -137,7 +139,7 @@ class Cause:
 
 CAUSES = (
     Cause("clock", "nothing is slow: the clock stops too early", "log", judge_clock),
-    Cause("copies", "the step copies tensors from device to host", "xray", judge_copies),
+    Cause("copies", "the step copies tensors from device to host", "ideal GPU", judge_copies),
     Cause("eager", "the step is not a graph: Python starts each operation", "profile", judge_eager),
     Cause("exchange", "the ranks' exchange takes most of a step", "timeline", judge_exchange),
     Cause("input", "batches are made image by image, while the step waits", "profile", judge_input),

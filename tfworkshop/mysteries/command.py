@@ -24,14 +24,13 @@ def run(
     number: str | None,
     answer: str | None,
     check: bool,
-    xray: bool,
     timeline: bool,
     fresh: bool,
     quick: bool,
     repeats: int,
     limit: int,
 ) -> int:
-    switches = {"--check": check, "--xray": xray, "--timeline": timeline, "--fresh": fresh}
+    switches = {"--check": check, "--timeline": timeline, "--fresh": fresh}
     actions = [name for name, given in switches.items() if given]
     if answer is not None:
         actions.append("--answer")
@@ -51,8 +50,6 @@ def run(
     if not mystery.script.is_file():
         script = display_path(mystery.script)
         raise Problem(f"there is no {script} yet. Type: ./workshop mystery {number}")
-    if xray:
-        return show_xray(mystery)
     if timeline:
         return show_timeline(mystery)
     if answer is not None:
@@ -114,7 +111,8 @@ def tool_commands(mystery: Mystery) -> dict[str, str]:
         "log": train,
         "profile": train,
         "lines": "kernprof -l train_MNIST.py --steps 30",
-        "xray": f"{workshop_from(mystery.script.parent)} mystery {mystery.number} --xray",
+        "ideal GPU": f"{workshop_from(mystery.script.parent)} profile --ideal-gpu "
+        f"--logdir {evidence.ON_IDEAL_GPU} -- python train_MNIST.py --steps 60",
         "timeline": "HOROVOD_CACHE_CAPACITY=0 HOROVOD_TIMELINE=$PWD/timeline.json "
         "horovodrun -np 2 python train_MNIST.py --steps 30",
     }
@@ -130,25 +128,11 @@ def show_tools(mystery: Mystery) -> None:
         (f"{workshop_from(folder)} report logs", "# what does a step wait for?"),
         (tools["lines"], ""),
         (f"python -m line_profiler -tmz {evidence.LINE_PROFILE}", "# which line, how often?"),
-        (tools["xray"], "# what would a GPU see?"),
+        (tools["ideal GPU"], "# what would a GPU get to do?"),
         (tools["timeline"], ""),
         (f"{command} --timeline", "# with Horovod: who waits for whom?"),
         (f"{command} --answer CAUSE", "# which of the causes is it?"),
     )
-
-
-# --- two of the tools ---
-
-
-def show_xray(mystery: Mystery) -> int:
-    from tfworkshop.mysteries import placement
-    from tfworkshop.xray import show
-
-    cases = placement.xray(mystery.script)
-    for case in cases:
-        case["name"] = f"M{mystery.number}"
-    show.show(cases, console())
-    return 0
 
 
 def show_timeline(mystery: Mystery) -> int:

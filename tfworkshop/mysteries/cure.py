@@ -15,6 +15,7 @@ from tfworkshop.machine import in_container
 from tfworkshop.mysteries import evidence
 from tfworkshop.mysteries.causes import CAUSE_BY_NAME, Cause
 from tfworkshop.mysteries.scripts import BASE, Mystery, build_script
+from tfworkshop.stages import ROOT
 from tfworkshop.terminal import ratio
 
 STEPS = 30
@@ -57,8 +58,9 @@ def run_tool(tool: str, script: Path, folder: Path, limit: float) -> None:
     environment = script_environment()
     if tool == "lines":
         command = [sys.executable, "-m", "kernprof", "-l", *training]
-    elif tool == "xray":
-        command = [sys.executable, "-m", "tfworkshop.mysteries.placement", "train_MNIST.py"]
+    elif tool == "ideal GPU":
+        options = ["profile", "--ideal-gpu", "--logdir", evidence.ON_IDEAL_GPU]
+        command = [str(ROOT / "workshop"), *options, "--", "python", *training]
     elif tool == "timeline":
         environment["HOROVOD_TIMELINE"] = str(folder / evidence.TIMELINE)
         environment["HOROVOD_CACHE_CAPACITY"] = "0"

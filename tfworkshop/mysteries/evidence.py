@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from tfworkshop.files import read_cached
 from tfworkshop.report import command as report
 from tfworkshop.report import horovod_timeline
 from tfworkshop.report.horovod_timeline import Timeline
@@ -21,7 +18,7 @@ from tfworkshop.report.profile import ENDING, Profile
 LOG = "log.txt"
 PROFILES = "logs"
 LINE_PROFILE = "train_MNIST.py.lprof"
-XRAY = "xray.json"
+ON_IDEAL_GPU = "ideal_gpu"
 TIMELINE = "timeline.json"
 
 WARMUP_LINES = 5  # log lines to skip: TensorFlow is still tracing and compiling
@@ -51,19 +48,13 @@ class Line:
 LinesByFunction = dict[str, list[Line]]
 
 
-class Copies(msgspec.Struct):
-    """The copies from device to host in each step, from xray."""
-
-    causes: list[str]
-
-
 def read(tool: str, folder: Path) -> Any:
     """The evidence of one tool; None if the attendee has not used it yet."""
     readers = {
         "log": read_log,
-        "profile": read_profile,
+        "profile": lambda folder: read_profile(folder / PROFILES),
         "lines": read_line_profile,
-        "xray": read_copies,
+        "ideal GPU": lambda folder: read_profile(folder / ON_IDEAL_GPU),
         "timeline": read_timeline,
     }
     return readers[tool](folder)
@@ -87,10 +78,10 @@ def read_log(folder: Path) -> Log | None:
     return Log(claimed_speed, images / pause, summary["xla"])
 
 
-def read_profile(folder: Path) -> Profile | None:
-    if not any((folder / PROFILES).rglob(f"*{ENDING}")):
+def read_profile(logdir: Path) -> Profile | None:
+    if not any(logdir.rglob(f"*{ENDING}")):
         return None
-    profile, _ = report.load(folder / PROFILES)
+    profile, _ = report.load(logdir)
     return profile
 
 
@@ -111,10 +102,6 @@ def read_line_profile(folder: Path) -> LinesByFunction | None:
             for number, hits, ticks in timings
         ]
     return functions
-
-
-def read_copies(folder: Path) -> Copies | None:
-    return read_cached(folder / XRAY, Copies)
 
 
 def read_timeline(folder: Path) -> Timeline | None:

@@ -19,8 +19,10 @@ from rich.text import Text
 
 from tfworkshop import terminal
 from tfworkshop.files import display_path, read_cached
+from tfworkshop.ideal_gpu import build
 from tfworkshop.problem import Problem, UsageProblem
 from tfworkshop.processes import started
+from tfworkshop.profile import ideal
 from tfworkshop.profile.summary import NAME, Kind, Summary, Timed, rank
 from tfworkshop.report import text
 from tfworkshop.report.figures import ms, percent
@@ -44,7 +46,14 @@ class Settings:
     all_ranks: bool = False
 
 
-def run(program: list[str], steps: list[int] | None, logdir: Path, stop: bool, ranks: str) -> int:
+def run(
+    program: list[str],
+    steps: list[int] | None,
+    logdir: Path,
+    stop: bool,
+    ranks: str,
+    ideal_gpu: bool,
+) -> int:
     window = None
     if steps:
         first, last = steps
@@ -52,7 +61,13 @@ def run(program: list[str], steps: list[int] | None, logdir: Path, stop: bool, r
             raise UsageProblem(f"--steps {first} {last}: the first step must not be after the last")
         window = first, last
     settings = Settings(str(logdir.absolute()), window, stop, ranks == "all")
-    return profile_program(program, settings, users_environment())
+    environment = users_environment()
+    if ideal_gpu:
+        python = ideal.choose_python(program[find_python(program)], environment)
+        # What the device decides is true: assertions hold, and gradients are finite.
+        environment = build.environment(python, {"IDEAL_GPU_BOOLS": "1", **environment})
+        return profile_program(program, settings, environment, str(python))
+    return profile_program(program, settings, environment)
 
 
 def profile_program(
@@ -109,9 +124,7 @@ def wrap(
 
     Words before Python belong to a launcher, for instance `horovodrun -np 2`.
     """
-    place = next((i for i, word in enumerate(program) if PYTHON.fullmatch(word)), None)
-    if place is None:
-        raise UsageProblem("the program must be started by python: -- python train.py")
+    place = find_python(program)
     launcher, name, rest = program[:place], program[place], program[place + 1 :]
     if python is None and shutil.which(name, path=environment.get("PATH")):
         python = name
@@ -124,6 +137,14 @@ def wrap(
         raise UsageProblem("name a script or a module: -- python train.py, or -- python -m module")
     runner = [str(RUNNER), json.dumps(asdict(settings))]
     return [*launcher, python or sys.executable, *options, *runner, *rest]
+
+
+def find_python(program: list[str]) -> int:
+    """Which word of the program's command is Python."""
+    place = next((i for i, word in enumerate(program) if PYTHON.fullmatch(word)), None)
+    if place is None:
+        raise UsageProblem("the program must be started by python: -- python train.py")
+    return place
 
 
 @contextlib.contextmanager
@@ -189,7 +210,9 @@ def describe(summary: Summary, kind: Kind, profile: Profile) -> list[str]:
         f"Step time: {step_times(kind, profile)}.",
     ]
     unrecorded = mean_ms(kind.unrecorded)
-    if kind.samples and unrecorded:
+    if kind.work:
+        lines += ideal.describe(kind, profile)
+    elif kind.samples and unrecorded:
         lines.append(f"Speed: {kind.samples / unrecorded * 1e3:,.0f} samples a second, unrecorded.")
     if not kind.has_settled:
         lines.append("A function was still being traced shortly before the recording.")

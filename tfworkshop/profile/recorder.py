@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +23,7 @@ QUIET = 5  # steps without any tracing, before the window may begin
 PATIENCE = 50  # steps that the window is put off for that
 MOST_WINDOWS = 3  # of kinds of steps that do not contain each other
 EVALUATION = 1000  # events: more than any step has
+LAST_STEPS = 1000  # that the median is taken from
 
 
 class OpenCall:
@@ -41,6 +43,8 @@ class Progress:
         self.start: float | None = None  # of the step that is running
         self.events = 0  # when it began
         self.sizes: list[int] = []  # events of the steps before the window
+        self.times: deque[float] = deque(maxlen=LAST_STEPS)  # of unrecorded steps, in seconds
+        self.counters: dict[str, int] = {}  # of the ideal GPU, when the step began
         self.steps_since_tracing = 0
 
     def is_regular(self, events: int) -> bool:
@@ -49,8 +53,15 @@ class Progress:
 
 
 class Recorder:
-    def __init__(self, folder: Path | None, window: tuple[int, int] | None, stop: bool) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        window: tuple[int, int] | None,
+        stop: bool,
+        read_counters: Callable[[], dict[str, int]] = dict,
+    ) -> None:
         self.folder = folder  # None: this process only counts
+        self.read_counters = read_counters  # of the ideal GPU; elsewhere there are none
         self.first, self.last = window or (20, 29)
         self.may_wait = window is None  # for the last tracing
         self.stop = stop
@@ -108,6 +119,7 @@ class Recorder:
 
     def start_step(self, progress: Progress) -> None:
         progress.events = self.events
+        progress.counters = self.read_counters()
         progress.start = time.perf_counter()
 
     def end_step(self, progress: Progress, count_samples: Callable[[], int]) -> None:
@@ -119,9 +131,10 @@ class Recorder:
         progress.steps_since_tracing += 1
         is_recorded = self.recording is progress
         begins_window = self.may_record(progress)
+        counters = self.read_counters()
         if kind.count == self.warm_up or begins_window:
             self.tf.test.experimental.sync_devices()  # what was launched belongs to these steps
-        self.time_step(progress, is_recorded, step)
+        self.time_step(progress, is_recorded, step, counters)
         if self.recording and not is_recorded:
             kind.inside = self.recording.kind.name
         if is_recorded and kind.count > self.last_of_window(kind):
@@ -134,7 +147,9 @@ class Recorder:
             self.start_recording(progress)
         self.start_step(progress)
 
-    def time_step(self, progress: Progress, is_recorded: bool, step: int) -> None:
+    def time_step(
+        self, progress: Progress, is_recorded: bool, step: int, counters: dict[str, int]
+    ) -> None:
         kind, size = progress.kind, self.events - progress.events
         seconds = None
         if progress.start is not None:
@@ -147,9 +162,14 @@ class Recorder:
             kind.irregular += seconds is not None
             return
         kind.all.add(seconds)
-        if kind.folder and not is_recorded:
+        if is_recorded or (not kind.folder and step < self.warm_up):
+            return
+        progress.times.append(seconds)
+        for name, value in counters.items():
+            kind.work[name] = kind.work.get(name, 0) + value - progress.counters[name]
+        if kind.folder:
             kind.after.add(seconds)
-        elif not kind.folder and step >= self.warm_up:
+        else:
             kind.before.add(seconds)
             if step < self.first:
                 progress.sizes.append(size)
@@ -222,6 +242,9 @@ class Recorder:
         self.write()
 
     def write(self) -> None:
+        for progress in self.progress.values():
+            if progress.times:
+                progress.kind.median_ms = 1e3 * statistics.median(progress.times)
         if self.folder:
             part = self.folder / f"{NAME}.part"
             part.write_text(json.dumps(asdict(self.summary)))

@@ -9,12 +9,14 @@ It is started by the user's own Python, so it needs nothing but the standard lib
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])  # our package, for these imports only
 
+from tfworkshop.ideal_gpu.counted import Device
 from tfworkshop.profile import hooks
 from tfworkshop.profile.recorder import Recorder
 from tfworkshop.profile.summary import rank, rank_folder
@@ -26,6 +28,9 @@ def make_recorder(settings: str) -> Recorder:
     if rank() == 0 or options["all_ranks"]:
         folder = rank_folder(Path(options["logdir"]))
         folder.mkdir(parents=True, exist_ok=True)
+    if "IDEAL_GPU_FOLDER" in os.environ:
+        read_counters = Device().counts
+        return Recorder(folder, options["window"], options["stop"], read_counters)
     return Recorder(folder, options["window"], options["stop"])
 
 

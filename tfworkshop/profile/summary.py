@@ -49,6 +49,8 @@ class Kind:
     folder: str = ""  # the window's profile; empty: none
     inside: str = ""  # the kind of step whose steps contain this one
     has_settled: bool = True  # nothing had been traced in the last steps before the window
+    median_ms: float = 0.0  # of the unrecorded steps
+    work: dict[str, int] = field(default_factory=dict)  # on the ideal GPU: its counters, of these
 
     @property
     def unrecorded(self) -> Timed:

@@ -11,6 +11,7 @@ from functools import cache
 # --- planes and lines ---
 
 DEVICE = re.compile(r"^/device:(?!CPU)\w+:\d+")
+IDEAL_GPU = "ideal GPU"  # the name that it reports: docs/IDEAL_GPU.md
 DEVICE_LINE = re.compile(r"^XLA Ops$|Compute")  # of a device without streams
 PROGRAM_THREAD = re.compile(r"^(py|main)")
 INPUT_THREAD = re.compile(r"^tf_data")

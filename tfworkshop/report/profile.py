@@ -97,6 +97,17 @@ class Kernel:
 
 
 @dataclass
+class Copy:
+    """Equal copies between host and device."""
+
+    way: str  # to host, to device
+    bytes: int  # of one
+    source: str  # the operation that made it, or Python; "" where nothing says so
+    reader: str  # the operation that needs it, or Python
+    per_step: float  # in the whole recording, where there are no steps
+
+
+@dataclass
 class GapClass:
     size: str
     count: int
@@ -257,9 +268,11 @@ class Profile:
     retraced: list[Retraced] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
+    copies: list[Copy] = field(default_factory=list)
     precision: dict[str, float | None] = field(default_factory=dict)
     memory: list[Allocator] = field(default_factory=list)
     input_pipeline: list[Bottleneck] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     eager_calls: int = 0  # operations that Python started one by one
+    is_ideal: bool = False  # recorded on the ideal GPU: no device time means anything

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tfworkshop.report import (
+    copies,
     functions,
     gaps,
     kernels,
@@ -45,6 +46,13 @@ def read_hosts(profile: Profile, hosts: list[Host]) -> None:
     if profile.device_count:
         first = next(plane for host in hosts for plane in host.devices)
         profile.device_type = first.name.removeprefix("/device:").partition(":")[0]
+    if any(host.is_ideal for host in hosts):
+        profile.is_ideal = True
+        profile.device_type = names.IDEAL_GPU
+        profile.notes.append(
+            "Recorded on the ideal GPU, which is not a GPU: kernels and copies are counted, and "
+            "take no time. A step takes the host's time, and the verdict is about the host."
+        )
     threads = [line for host in hosts for line in host.threads]
     profile.eager_calls = sum(int(line.matches(names.EAGER_CALL).sum()) for line in threads)
     profile.operations = operations(hosts)
@@ -60,6 +68,22 @@ def read_hosts(profile: Profile, hosts: list[Host]) -> None:
     profile.notes += silent_devices(profile) + unseen_work(profile) + graph_notes(profile)
     profile.missing = missing_parts(profile)
     judge(profile)
+    if profile.is_ideal:
+        drop_device_times(profile)
+
+
+def drop_device_times(profile: Profile) -> None:
+    """On the ideal GPU only numbers count: a kernel's share is its share of all kernels."""
+    profile.devices = []
+    profile.layers = []
+    profile.kinds = {}
+    profile.precision = dict.fromkeys(profile.precision)
+    profile.operations = [op for op in profile.operations if op.where == "host"]
+    count = sum(kernel.count for kernel in profile.kernels)
+    for kernel in profile.kernels:
+        kernel.total_ms = kernel.average_us = 0.0
+        kernel.share = kernel.count / count
+    profile.kernels.sort(key=lambda kernel: -kernel.count)
 
 
 def add_steps_and_devices(profile: Profile, hosts: list[Host]) -> None:
@@ -75,6 +99,7 @@ def add_steps_and_devices(profile: Profile, hosts: list[Host]) -> None:
             whole = Span("the recording", *host.bounds)
             windows += split.split_steps(host, activity, [whole])
         profile.devices += [gaps.device(host, p, activity, found.spans) for p in host.devices]
+    profile.copies = copies.copies(hosts, [found.spans for found in found_by_host])
     profile.steps = Steps.of(split.join([steps for _, steps in per_host]))
     first = next((found for found in found_by_host if found.spans), None)
     if first and profile.steps.count:

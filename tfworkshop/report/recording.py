@@ -17,6 +17,7 @@ from tfworkshop.report.profile import ENDING
 from tfworkshop.report.xspace import Line, Plane, Space
 
 LARGE = 100_000_000  # bytes: from here on reading takes a while, and we say so
+MICROSECOND = 1_000_000  # in ps
 TIME = re.compile(r"\d{4}(_\d\d){5}$")
 MAKE_ONE = "cd 04_tf_profiler && python train_MNIST.py --steps 50 --logdir logs"
 
@@ -98,6 +99,11 @@ class Host:
         return [plane for plane in self.space.planes if names.DEVICE.match(plane.name)]
 
     @cached_property
+    def is_ideal(self) -> bool:
+        """Recorded on the ideal GPU: the times of its device events mean nothing."""
+        return any(map(is_ideal_gpu, self.devices))
+
+    @cached_property
     def bounds(self) -> tuple[int, int]:
         """From the first event to the last, in ps; (0, 0) if there is none."""
         lines = [line for plane in self.space.planes for line in plane.lines if len(line)]
@@ -131,6 +137,15 @@ class Host:
         return any(
             bool(line.matches(pattern).any()) for plane in self.space.planes for line in plane.lines
         )
+
+
+def is_ideal_gpu(plane: Plane) -> bool:
+    """By its name; TensorFlow 2.17 records none, but there everything lasts a microsecond."""
+    name = plane.stats.get("gpu_device_name")
+    if name is not None:
+        return name == names.IDEAL_GPU
+    lines = device_lines(plane)
+    return bool(lines) and all((line.duration_ps == MICROSECOND).all() for line in lines)
 
 
 def device_lines(plane: Plane) -> list[Line]:

@@ -25,11 +25,13 @@ LAG = 0.1  # from this share above the median host on, a host is a straggler
 def classes(host: Host, activity: HostActivity) -> list[tuple[str, Intervals]]:
     """The parts of a step in the order in which they count."""
     lines = [line for plane in host.devices for line in device_lines(plane)]
+    launching = activity["prepare"] if lines else intervals.NONE
+    if host.is_ideal:
+        lines = []  # its kernels and copies take no time
 
     def on_devices(pattern: re.Pattern[str]) -> Intervals:
         return merged(spans(line, line.matches(pattern)) for line in lines)
 
-    launching = activity["prepare"] if lines else intervals.NONE
     return [
         ("device_compute", merged(spans(line, kernel_rows(line)) for line in lines)),
         ("output", on_devices(names.TO_HOST)),

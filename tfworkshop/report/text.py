@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from rich import box
 from rich.console import Console
 from rich.padding import Padding
@@ -11,7 +13,8 @@ from rich.text import Text
 from tfworkshop.report.compare import Comparison, Difference, runs_differ
 from tfworkshop.report.figures import COLOURS, MARKS, ms, percent, size
 from tfworkshop.report.gaps import ACTIVITIES
-from tfworkshop.report.profile import LABELS, Device, Kernel, Operation, Profile, Step
+from tfworkshop.report.layers import layers
+from tfworkshop.report.profile import LABELS, Device, Kernel, Layer, Operation, Profile, Step
 from tfworkshop.report.verdict import ceilings
 
 TOP = 10
@@ -128,12 +131,37 @@ def tensor_core(kernel: Kernel) -> str:
     return "eligible" if kernel.tensor_core_eligible else "no"
 
 
+def copies_table(profile: Profile) -> Table:
+    table = new_table("a step" if profile.steps.count else "in all", "way|bytes|from|for")
+    for copy in profile.copies[:TOP]:
+        names = (end_of(name or "-", 32) for name in (copy.source, copy.reader))
+        table.add_row(f"{copy.per_step:.3g}", copy.way, f"{copy.bytes:,}", *names)
+    return table
+
+
 def kernels_table(kernels: list[Kernel]) -> Table:
     table = new_table("total ms|share|count|mean us", "tensor core|kernel")
     for kernel in kernels:
         figures = ms(kernel.total_ms), percent(kernel.share, 1), f"{kernel.count:,}"
         name = start_of(kernel.short, 42)
         table.add_row(*figures, ms(kernel.average_us), tensor_core(kernel), name)
+    return table
+
+
+def kernel_counts_table(profile: Profile) -> Table:
+    """On the ideal GPU, where only their number counts."""
+    steps = max(1, profile.steps.count)
+    per_step: dict[str, float] = defaultdict(float)
+    for kernel in profile.kernels:
+        per_step[kernel.operation or kernel.short] += kernel.count / steps
+    ranked = sorted(per_step.items(), key=lambda item: -item[1])
+    counts = layers(ranked)
+    if not counts:  # names without scopes
+        counts = [Layer(operation, count) for operation, count in ranked]
+    table = new_table("forward|backward|optimizer|total", "layer or operation")
+    for item in counts[:TOP]:  # not ms here
+        parts = (item.forward_ms, item.backward_ms, item.optimizer_ms, item.total_ms)
+        table.add_row(*(f"{count:.3g}" if count else "-" for count in parts), end_of(item.name, 40))
     return table
 
 
@@ -278,15 +306,19 @@ def show(profile: Profile, console: Console) -> None:
     on_device, on_host = (
         [op for op in profile.operations if op.where == side][:TOP] for side in ("device", "host")
     )
+    kernels = "The most expensive GPU kernels", kernels_table(profile.kernels[:TOP])
+    if profile.is_ideal:
+        kernels = "Kernels a step", kernel_counts_table(profile)
     devices = "Devices, from the first kernel to the last (of all: of the whole recording)"
     for heading, table in (
         ("Hosts", hosts_table(profile)),
         (devices, devices_table(profile.devices, busy)),
         ("What the host did while a device computed nothing, ms", gaps_table(busy)),
+        ("Copies", copies_table(profile)),
         ("Time by layer, ms", layers_table(profile)),
         ("The most expensive operations on the device", operations_table(on_device)),
         ("The most expensive operations on the host", operations_table(on_host)),
-        ("The most expensive GPU kernels", kernels_table(profile.kernels[:TOP])),
+        kernels,
     ):
         if table.row_count:
             console.print(Text(), Text(heading, style="bold"), table, sep="\n")

@@ -97,7 +97,11 @@ def device_causes(profile: Profile, device: Device) -> list[Cause]:
     total_ms = profile.steps.average_ms or device.window_ms
     scale = total_ms / device.window_ms
     gains = {"compute": device.busy_ms * scale}
-    for activity, spent in device.waiting_ms.items():
+    waiting_ms = device.waiting_ms
+    if profile.is_ideal:
+        gains = {}
+        waiting_ms = host_times(device)
+    for activity, spent in waiting_ms.items():
         name = CAUSES.get(activity, activity)
         gains[name] = gains.get(name, 0.0) + spent * scale
     return [
@@ -159,6 +163,8 @@ def ceiling(profile: Profile) -> str:
 
 def on_device(profile: Profile, device: Device) -> tuple[str, str, str, str]:
     """Cause, sentence, evidence, and which variant of the advice fits."""
+    if profile.is_ideal:
+        return on_ideal_gpu(profile, device)
     name = device.short_name
     if device.idle_share < IDLE:
         sentence = f"{name} computes for {percent(device.busy_ms / device.window_ms)} of its time"
@@ -177,13 +183,48 @@ def on_device(profile: Profile, device: Device) -> tuple[str, str, str, str]:
         "copy": f"{idle}, while data is copied to it or from it.",
         "other": f"{idle}, and nothing is being launched.",
     }[cause]
-    eager = profile.eager_calls / max(1, profile.steps.count) >= MANY_CALLS
+    eager = starts_many_operations(profile)
     variant = ""
     if cause == "launch" and (device.queue or 0) >= FULL_QUEUE and not eager:
         variant = ", ahead"
     elif cause == "other" and eager:
         variant = ", eager"
     return cause, sentence, gap_evidence(device, doing), variant
+
+
+def starts_many_operations(profile: Profile) -> bool:
+    return profile.eager_calls / max(1, profile.steps.count) >= MANY_CALLS
+
+
+# --- on the ideal GPU: what the host does ---
+
+
+def host_times(device: Device) -> dict[str, float]:
+    """What the host did, ms by activity. Copies take no time here."""
+    return {key: spent for key, spent in device.waiting_ms.items() if key != "copy"}
+
+
+def on_ideal_gpu(profile: Profile, device: Device) -> tuple[str, str, str, str]:
+    """Cause, sentence, evidence, and which variant of the advice fits."""
+    spent = host_times(device)
+    total = sum(spent.values())
+    ranked = sorted(spent, key=lambda key: -spent[key])
+    cause = CAUSES.get(ranked[0], ranked[0])
+    doing = {
+        "launch": "launches kernels",
+        "input": "waits for the next batch",
+        "communication": "exchanges data with other ranks, or waits for them",
+        "other": "runs Python, or waits",
+    }[cause]
+    steps = max(1, profile.steps.count)
+    to_host = sum(copy.per_step for copy in profile.copies if copy.way == "to host")
+    copies = "1 copy" if to_host == 1 else f"{to_host:.3g} copies"
+    evidence = f"{device.kernels / steps:,.0f} kernels and {copies} to the host a step"
+    shares = [f"{ACTIVITIES[key]} {percent(spent[key] / total)}" for key in ranked]
+    evidence += f"; the host's time: {', '.join(shares[:2])}."
+    variant = ", eager" if cause == "other" and starts_many_operations(profile) else ""
+    share = percent(spent[ranked[0]] / total)
+    return cause, f"for {share} of its time the host {doing}.", evidence, variant
 
 
 def arithmetic(profile: Profile) -> str:
