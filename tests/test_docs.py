@@ -108,7 +108,8 @@ def check_options(page: Readme) -> list[str]:
     """Our programs have the options that the page gives them, whether typed by tests or not."""
     complaints = []
     for command in page.commands + page.spans:
-        for program, rest in re.findall(r"([\w/]+\.py|workshop [a-z]+)\b([^|;)]*)", command):
+        program_and_rest = r"([\w/]+\.py|workshop [a-z]+)\b((?:(?! -- )[^|;)])*)"
+        for program, rest in re.findall(program_and_rest, command):
             script = program.endswith(".py")
             known = source_of(program, page) if script else help_of(program.split()[1])
             options = re.findall(r"(?<!\S)--[a-z][\w-]*", rest)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import SCRIPTS, stage_environment
+from tests.ideal import ideal_python, workshop_env
 from tfworkshop import data, machine
 from tfworkshop.doctor import finding, separate_process, system, tensorflow_checks
 from tfworkshop.doctor.finding import Finding
@@ -221,6 +222,37 @@ def test_profiles_without_the_gpu(gpu_driver) -> None:
     assert crashed.status == "fail" and "CUPTI" in crashed.what
     for each in (restricted, crashed):
         assert "options nvidia NVreg_RestrictProfilingToAdminUsers=0" in each.fix
+
+
+@pytest.mark.parametrize(
+    ("release", "capability", "status"),
+    [("13.0", (7, 0), "warn"), ("13.0", (7, 5), "ok"), ("12.5", (6, 0), "ok")],
+)
+def test_a_ptxas_that_is_too_new(release: str, capability: tuple[int, int], status: str) -> None:
+    version = f"Cuda compilation tools, release {release}, V{release}.88"
+    finding = tensorflow_checks.judge_ptxas("/cuda/bin/ptxas", version, capability, "compiles")
+    assert (finding.status, "module unload" in finding.fix) == (status, status == "warn")
+
+
+@pytest.mark.slow
+def test_the_ideal_gpu_with_a_driver_that_refuses_to_profile() -> None:
+    ideal_python()
+    command = [ROOT / "workshop", "doctor", "--ideal-gpu", "--json"]
+    environment = {**workshop_env(), "IDEAL_GPU_CUPTI_ERROR": "35"}
+    doctor = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    findings = {item["check"]: item for item in json.loads(doctor.stdout)}
+    assert "ideal GPU, which is not a GPU" in findings["gpu"]["what"]
+    assert findings["gpu"]["status"] == findings["xla"]["status"] == "ok"
+    # TensorFlow 2.17 crashes, 2.21 goes on without the GPU; the administrator can help both.
+    assert findings["profiler"]["status"] in ("warn", "fail")
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in findings["profiler"]["fix"]
+
+
+def test_an_ideal_gpu_that_is_not_set_up(tmp_path: Path) -> None:
+    environment = {**workshop_env(), "WORKSHOP_VENV": str(tmp_path / "none")}
+    command = [ROOT / "workshop", "doctor", "--ideal-gpu"]
+    doctor = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (doctor.returncode, len(doctor.stderr.splitlines())) == (1, 1)
 
 
 # --- Horovod ---

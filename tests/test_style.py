@@ -48,7 +48,7 @@ ARROWS = {
     "profile": {"ideal_gpu", "report"},
     "exercises": {"report"},
     "mysteries": {"report", "exercises"},
-    "doctor": {"ideal_gpu"},
+    "doctor": {"environment"},
 }
 
 

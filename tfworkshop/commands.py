@@ -204,6 +204,7 @@ COMMANDS = (
         "check this machine and say how to fix what is wrong; installs nothing",
         "doctor.command:run",
         switch("--json", "the findings as JSON", dest="as_json"),
+        IDEAL_GPU,
         needs=NOTHING,
     ),
 )

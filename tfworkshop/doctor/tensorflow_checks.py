@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tfworkshop import processes
 from tfworkshop.doctor import system
 from tfworkshop.doctor.finding import Finding, fail, ok, warn
 from tfworkshop.doctor.system import installed, repair
@@ -63,6 +64,9 @@ def check_gpu() -> Finding:
     import tensorflow as tf
 
     names = sorted({device["device_name"] for device in gpus()})
+    if names == ["ideal GPU"]:
+        what = f"{len(gpus())} x ideal GPU, which is not a GPU: its kernels take no time"
+        return ok("gpu", f"{what} (docs/IDEAL_GPU.md)")
     if names:
         driver = system.driver_version()
         return ok("gpu", f"{len(gpus())} x {' and '.join(names)}, driver {driver}")
@@ -117,13 +121,32 @@ def check_xla() -> Finding:
     started = time.perf_counter()
     total(tf.ones((16, 16))).numpy()
     seconds = time.perf_counter() - started
-    return ok("xla", f"compiles a small function in {seconds:.1f} s")
+    what = f"compiles a small function in {seconds:.1f} s"
+    path = shutil.which("ptxas")
+    if gpus() and path:  # XLA of TensorFlow 2.17 takes it, and not the one beside it
+        version = processes.run([path, "--version"]).stdout
+        return judge_ptxas(path, version, lowest_capability(), what)
+    return ok("xla", what)
+
+
+def judge_ptxas(path: str, version: str, capability: tuple[int, int], what: str) -> Finding:
+    """CUDA 13 compiles for no device older than compute capability 7.5."""
+    release = re.search(r"release (\d+)\.\d+", version)
+    if release and int(release[1]) >= 13 and capability < (7, 5):
+        what += f", but {path} is of CUDA {release[1]}, which has no compute capability"
+        what += f" {capability[0]}.{capability[1]}, and XLA may take it"
+        return warn("xla", what, "take that CUDA from PATH (module unload cuda)")
+    return ok("xla", what)
+
+
+def lowest_capability() -> tuple[int, int]:
+    return min(device["compute_capability"] for device in gpus())
 
 
 def check_precision() -> Finding:
     """By compute capability on a GPU; measured on a CPU, whose flags are not reliable."""
     if gpus():
-        return judge_capability(min(device["compute_capability"] for device in gpus()))
+        return judge_capability(lowest_capability())
     float32 = time_convolution("float32")
     bfloat16 = time_convolution("bfloat16")
     advice = "bfloat16 pays here" if bfloat16 < 0.9 * float32 else "use float32 here"
@@ -195,8 +218,8 @@ def check_profiler() -> Finding:
 
 def explain_no_gpu_events(log: str) -> Finding:
     what = "the recorded step has no GPU events"
-    if system.counters_restricted():
-        what += ": the driver keeps the GPU's counters for administrators (RmProfilingAdminOnly: 1)"
+    if system.counters_restricted() or "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES" in log:
+        what += ": the driver keeps the GPU's counters for administrators"
         what += ". A program that records a profile may even crash with SIGSEGV"
         return warn("profiler", what, ASK_FOR_COUNTERS)
     reasons = re.findall(r"CUPTI_ERROR_\w+|libcupti\S*", log) or ["no reason in the log"]
