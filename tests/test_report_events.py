@@ -87,14 +87,6 @@ def test_a_device_that_goes_on_after_the_marker_sets_the_step() -> None:
     assert [round(step.total_ms, 3) for step in made.profile().steps.per_step] == [0.09] * 3
 
 
-def test_markers_that_are_roots_come_before_those_of_keras() -> None:
-    made = Made()
-    for i in range(4):
-        made.step(i, 100 * i, 50, _r=1)
-        made.step(i, 100 * i, 90, "Profiled batch")
-    assert [step.name for step in made.profile().steps.per_step] == [f"train {i}" for i in range(4)]
-
-
 def test_of_several_kinds_of_markers_the_dominant_one_counts() -> None:
     made = Made()
     for i in range(5):

@@ -81,7 +81,6 @@ class Span:
     name: str  # train 5
     start_ps: int
     end_ps: int
-    is_root: bool = False  # a marker that TensorFlow's own tools count, too
 
 
 @dataclass
@@ -120,12 +119,9 @@ class Host:
         found = []
         for line in self.threads:
             rows, numbers = line.numbers("step_num")
-            roots = np.isin(rows, line.rows_with("_r")).tolist()
             times = line.start_ps[rows].tolist(), line.end_ps[rows].tolist()
-            for name, number, start, end, root in zip(
-                line.names(rows), numbers.tolist(), *times, roots
-            ):
-                found.append(Span(f"{name} {number}", start, end, root))
+            for name, number, start, end in zip(line.names(rows), numbers.tolist(), *times):
+                found.append(Span(f"{name} {number}", start, end))
         return sorted(found, key=lambda marker: marker.start_ps)
 
     def recorded_ms(self) -> float:

@@ -36,16 +36,13 @@ def find_steps(host: Host, activity: HostActivity) -> FoundSteps:
 
 
 def by_markers(host: Host, activity: HostActivity) -> FoundSteps | None:
-    """The markers of one name: of several names, those that cover most time.
-
-    Keras's callback sets markers that are not roots. A program that sets roots means those.
-    """
+    """The markers of one name: of several names, those that cover most time."""
     by_name: dict[str, list[Span]] = defaultdict(list)
     for marker in host.markers():
         by_name[marker.name.rpartition(" ")[0]].append(marker)
     if not by_name:
         return None
-    basis = max(by_name, key=lambda name: rank_of_markers(by_name[name]))
+    basis = max(by_name, key=lambda name: sum(s.end_ps - s.start_ps for s in by_name[name]))
     spans = without_duplicates(by_name[basis])
     found = FoundSteps(spans, "markers", basis)
     others = [f"{len(rest)} of {name}" for name, rest in by_name.items() if name != basis]
@@ -60,10 +57,6 @@ def by_markers(host: Host, activity: HostActivity) -> FoundSteps | None:
         if end > start and not (span.start_ps <= start and end <= span.end_ps):
             span.start_ps, span.end_ps = start, end  # the device goes on after the host's marker
     return found
-
-
-def rank_of_markers(markers: list[Span]) -> tuple[bool, int]:
-    return markers[0].is_root, sum(marker.end_ps - marker.start_ps for marker in markers)
 
 
 def without_duplicates(spans: list[Span]) -> list[Span]:
