@@ -32,7 +32,9 @@ def profile_with_context(args):
 
 
 class TensorBoardWithSteps(keras.callbacks.TensorBoard):
-    """Keras's callback with the step markers that Keras 3 leaves out: without them, no step time.
+    """Keras's callback with step markers that every tool understands.
+
+    Keras sets none before 3.7, and later ones without _r=1, which TensorBoard passes over.
 
     The marker is inside the recording, and around all that fit() does for a batch: Keras fetches
     the batch inside its train function, so waiting for input is part of the step.

@@ -97,6 +97,17 @@ def test_of_several_kinds_of_markers_the_dominant_one_counts() -> None:
     assert "Not counted: 5 of evaluate" in found.notes[0]
 
 
+def test_markers_of_the_users_own_count_before_those_of_keras_around_them() -> None:
+    """Keras numbers the batches of each epoch anew; one that marks roots did so on purpose."""
+    made = Made()
+    for i in range(5):
+        made.step(i, 100 * i, 90, name="Profiled batch")
+        made.step(i + 20, 100 * i + 2, 86, name="train", _r=1)
+    found = made.profile()
+    assert [step.name for step in found.steps.per_step] == [f"train {i}" for i in range(20, 25)]
+    assert not any("Not counted" in note for note in found.notes)
+
+
 def test_time_between_markers_is_named() -> None:
     """Fetching outside the marker is not in the step time: that changes the conclusion."""
     made = Made()

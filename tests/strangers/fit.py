@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 class ProfileSteps(keras.callbacks.TensorBoard):
-    """TensorBoard's callback with the step markers that Keras 3 leaves out."""
+    """TensorBoard's callback with step markers that every tool understands."""
 
     numbers = itertools.count(1)  # as profile_batch counts: over all epochs
 

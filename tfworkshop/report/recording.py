@@ -81,6 +81,7 @@ class Span:
     name: str  # train 5
     start_ps: int
     end_ps: int
+    is_root: bool = False  # a marker that TensorFlow's own tools take for a step, too
 
 
 @dataclass
@@ -119,9 +120,11 @@ class Host:
         found = []
         for line in self.threads:
             rows, numbers = line.numbers("step_num")
+            is_root = np.isin(rows, line.rows_with("_r")).tolist()
             times = line.start_ps[rows].tolist(), line.end_ps[rows].tolist()
-            for name, number, start, end in zip(line.names(rows), numbers.tolist(), *times):
-                found.append(Span(f"{name} {number}", start, end))
+            labels = zip(line.names(rows), numbers.tolist())
+            for (name, number), start, end, root in zip(labels, *times, is_root):
+                found.append(Span(f"{name} {number}", start, end, root))
         return sorted(found, key=lambda marker: marker.start_ps)
 
     def recorded_ms(self) -> float:

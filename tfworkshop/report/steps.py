@@ -11,6 +11,7 @@ import numpy as np
 from tfworkshop.report import names
 from tfworkshop.report.activity import HostActivity
 from tfworkshop.report.figures import percent
+from tfworkshop.report.intervals import both, joined
 from tfworkshop.report.recording import Host, Span, device_lines
 from tfworkshop.report.xspace import Line
 
@@ -36,20 +37,28 @@ def find_steps(host: Host, activity: HostActivity) -> FoundSteps:
 
 
 def by_markers(host: Host, activity: HostActivity) -> FoundSteps | None:
-    """The markers of one name: of several names, those that cover most time."""
+    """The markers of one name: of several names the roots, and then those that cover most time."""
     by_name: dict[str, list[Span]] = defaultdict(list)
     for marker in host.markers():
         by_name[marker.name.rpartition(" ")[0]].append(marker)
     if not by_name:
         return None
-    basis = max(by_name, key=lambda name: sum(s.end_ps - s.start_ps for s in by_name[name]))
+
+    def importance(name: str) -> tuple[bool, int]:
+        spans = by_name[name]
+        return spans[0].is_root, sum(span.end_ps - span.start_ps for span in spans)
+
+    basis = max(by_name, key=importance)
     spans = without_duplicates(by_name[basis])
     found = FoundSteps(spans, "markers", basis)
-    others = [f"{len(rest)} of {name}" for name, rest in by_name.items() if name != basis]
+    others = []
+    for name, rest in by_name.items():
+        if not overlap(rest, spans):  # else they mark the same steps
+            others.append(f"{len(rest)} of {name}")
     if others:
         found.notes.append(
-            f"Several kinds of steps are marked: these are the {len(spans)} of {basis}, which take "
-            f"most of the time. Not counted: {', '.join(others)}."
+            f"Several kinds of steps are marked: these are the {len(spans)} of {basis}. "
+            f"Not counted: {', '.join(others)}."
         )
     found.notes += unmarked_time(spans, activity)
     on_device = device_spans(host, activity, spans)
@@ -57,6 +66,12 @@ def by_markers(host: Host, activity: HostActivity) -> FoundSteps | None:
         if end > start and not (span.start_ps <= start and end <= span.end_ps):
             span.start_ps, span.end_ps = start, end  # the device goes on after the host's marker
     return found
+
+
+def overlap(a: list[Span], b: list[Span]) -> bool:
+    """Whether any two of them run at the same time."""
+    first, second = (joined((span.start_ps, span.end_ps) for span in side) for side in (a, b))
+    return both(first, second) > 0
 
 
 def without_duplicates(spans: list[Span]) -> list[Span]:
