@@ -80,7 +80,7 @@ def cpu_ways(batch_size):
         ways.append(switches("off", "float32", 50) + " --threads 1")  # too little work to share
     else:
         ways.append(switches("off", "float32", 1))
-    ways.append(switches("on", "float32", 10))
+    # XLA never was the fastest on a CPU: stage 04 shows why.
     if re.search("avx512_bf16|amx_bf16", read_cpuinfo()):
         ways.append(switches("off", "mixed_bfloat16", 10))
     return ways
