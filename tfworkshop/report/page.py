@@ -39,7 +39,7 @@ def for_page(profile: Profile, timeline: dict[str, Any]) -> dict[str, Any]:
     data["ceilings"] = msgspec.to_builtins(ceilings(profile))
     by_side = [[op for op in data["operations"] if op["where"] == s] for s in ("device", "host")]
     data["operations"] = [op for side in by_side for op in side[:MOST_ROWS]]
-    for key in ("kernels", "layers", "host_steps"):
+    for key in ("kernels", "copies", "layers", "host_steps"):
         data[key] = data[key][:MOST_ROWS]
     return data
 

@@ -167,7 +167,7 @@ function report(root) {
     const [profile] = profiles;
     root.append(...answer(profile.verdict), figures(profile));
     for (const note of profile.notes) root.append(el("p", "note", note));
-    const all = [stepTime, hosts, devices, layers, operations, kernels, memory, retraced];
+    const all = [stepTime, hosts, devices, layers, operations, kernels, copies, memory, retraced];
     const made = [...all, inputPipeline].map((part) => part(profile));
     root.append(...made.filter((part) => part));
   }

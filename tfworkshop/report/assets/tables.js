@@ -79,12 +79,26 @@ function kernels(profile) {
     num(ms(k.average_us)),
     num(ms(k.total_ms)),
     num(percent(k.share)),
-    bars(k.total_ms / profile.kernels[0].total_ms),
+    bars(k.share / profile.kernels[0].share),
   ]);
   const heads = ["Kernel", "~Tensor core", "#Count", "#Mean µs", "#Total ms", "#Share", ""];
   const told = "Tensor core: used by the kernel; eligible if the operation could use them.";
-  const title = "The most expensive GPU kernels";
+  const title = `The most ${profile.is_ideal ? "frequent" : "expensive"} GPU kernels`;
   return section("kernels", title, told, ...table(heads, rows), ...kinds(profile));
+}
+
+function copies(profile) {
+  if (!profile.copies.length) return null;
+  const rows = profile.copies.map((copy) => [
+    name(copy.source || "-"),
+    name(copy.reader || "-"),
+    el("td", "", copy.way),
+    num(grouped(copy.bytes)),
+    num(String(+copy.per_step.toPrecision(3))),
+  ]);
+  const often = profile.steps.count ? "#A step" : "#In all";
+  const lead = "Which operation made what is copied, and which needs it. The host waits for its copies.";
+  return section("copies", "Copies", lead, ...table(["From", "For", "Way", "#Bytes", often], rows));
 }
 
 function inputPipeline(profile) {
