@@ -41,6 +41,11 @@ def as_json(tmp_path: Path, *paths: Path) -> dict[str, Any]:
     return json.loads(file.read_text())
 
 
+def optimizer_operation(profile: dict[str, Any]) -> dict[str, Any]:
+    """Keras 3.15 calls the second Adam of a process adam_1."""
+    return next(op for op in profile["operations"] if re.match(r"adam(_\d+)?/", op["name"]))
+
+
 def record(folder: Path, step: Callable[[int], object], count: int = 6) -> Path:
     """A real profile of a few small steps, made in this process."""
     import tensorflow as tf
@@ -136,7 +141,7 @@ def test_json_and_terminal(profiled: Path, tmp_path: Path, capsys: pytest.Captur
     assert made["verdict"]["kind"] == "compute-bound"
     assert made["verdict"]["confidence"] == "measured"
     assert {op["mode"] for op in made["operations"]} == {"graph", "tf.data", "XLA"}
-    assert next(op["count"] for op in made["operations"] if op["name"].startswith("adam/")) == 10
+    assert optimizer_operation(made)["count"] == 10
     assert sum(op["share"] for op in made["operations"]) == pytest.approx(1)
     (memory,) = made["memory"]
     assert sum(held["total_bytes"] for held in memory["at_peak"]) <= memory["peak_bytes"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from browser import CHROMIUM, Browser
-from test_report import GPU_PROFILE, needs_gpu_profile
+from test_report import GPU_PROFILE, needs_gpu_profile, optimizer_operation
 from xspaces import Made
 
 from tfworkshop.report import command as report
@@ -173,8 +173,9 @@ def test_what_the_pointer_is_on_and_finding(browser: Browser, made: tuple[Path, 
     seen = view(browser)
     step = next(s for s in made[1]["steps"]["per_step"] if tip.startswith(s["name"]))
     assert (seen["until"] - seen["from"]) / 1e6 == pytest.approx(1.2 * step["total_ms"], rel=0.02)
+    name = optimizer_operation(made[1])["name"].upper()
     browser.evaluate(
-        "(() => { const e = document.querySelector('.tools input'); e.value = 'ADAM/sub_1';"
+        f"(() => {{ const e = document.querySelector('.tools input'); e.value = {name!r};"
         " e.dispatchEvent(new Event('input')); })()"
     )
     browser.drawn()
